@@ -1,0 +1,54 @@
+# deepinfer_room(name DEPS ...): the static library deepinfer_<name> from engine/<name>/**/*.cpp, and the
+# test program <name>_test from the *_test.cpp files beside them. A folder engine/<name>/CMakeLists.txt,
+# if present, is read after the targets exist and may add flags, definitions and libraries to them.
+
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+find_package(simdjson REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(Threads REQUIRED)
+
+# What every target of ours is compiled with. Results must not depend on the compiler's freedom:
+# no contraction of a*b+c, no fast-math (design.md section 5).
+add_library(deepinfer_flags INTERFACE)
+target_compile_options(deepinfer_flags INTERFACE
+  -ffp-contract=off -fno-fast-math -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror)
+target_include_directories(deepinfer_flags INTERFACE "${CMAKE_CURRENT_SOURCE_DIR}/engine")
+target_link_libraries(deepinfer_flags INTERFACE Threads::Threads)
+if(DEEPINFER_SANITIZE)
+  target_compile_options(deepinfer_flags INTERFACE
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(deepinfer_flags INTERFACE -fsanitize=address,undefined)
+endif()
+
+function(deepinfer_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPS" ${ARGN})
+  set(folder "${CMAKE_CURRENT_SOURCE_DIR}/engine/${name}")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cpp$")
+  if(NOT sources)
+    return()
+  endif()
+  set(libraries "")
+  foreach(dependency ${ROOM_DEPS})
+    if(dependency MATCHES "::")
+      list(APPEND libraries ${dependency})
+    elseif(TARGET deepinfer_${dependency})
+      list(APPEND libraries deepinfer_${dependency})
+    endif()
+  endforeach()
+  add_library(deepinfer_${name} STATIC ${sources})
+  target_link_libraries(deepinfer_${name} PUBLIC deepinfer_flags ${libraries})
+  if(tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE deepinfer_${name} GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE
+      DEEPINFER_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
+    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 1200)
+  endif()
+  if(EXISTS "${folder}/CMakeLists.txt")
+    add_subdirectory("${folder}")
+  endif()
+endfunction()
