@@ -1,0 +1,55 @@
+// A model ready for a backend: configuration, forward graph with its weights bound, and the registry of
+// what a sequence carries. The one place where rooms above meet the checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "graph/graph.h"
+#include "model/config.h"
+#include "state/registry.h"
+
+namespace deepinfer::model {
+
+class Checkpoint;  // checkpoint.h: the mapped files that the weights of the graph point into
+
+struct BuildOptions {
+  graph::Precision precision = graph::Precision::kBf16;
+  // Off: window rows, compressed rows, index keys and queries stay unrounded and V4's Hadamard is left out
+  // (the regime of the V4 goldens named `logits`); never used for serving.
+  bool kv_quant = true;
+  // Keeps the values that golden/README41.md and README4.md name readable after a step (Graph::seams).
+  bool seams = false;
+};
+
+struct Model {
+  Config config;
+  std::shared_ptr<const graph::Graph> graph;
+  state::Registry registry;
+  std::shared_ptr<const Checkpoint> checkpoint;  // null after load_config_only; must outlive every executable
+  // Hex digest of the configuration, the tensor index and the weights' bytes (all of them up to 256 MiB, beyond
+  // that the first bytes of every tensor). Empty after load_config_only.
+  std::string fingerprint;
+  BuildOptions options;
+  int64_t checkpoint_bytes = 0;  // payload of the tensors that the graph uses
+};
+
+// Opens a model directory: config.json, model.safetensors.index.json (or model.safetensors), shards, and for
+// Engram models engram_token_map.i32.
+//   token_map  canonical id of every raw id (backbone.md 6.1), used when the directory has no sidecar; empty = none.
+//              Borrowed during the call only: the model keeps its own copy.
+// Every tensor is consumed exactly once, or is known and unused (vision, aligner, image_*, mtp.*), or refused.
+// Errors: kNotFound, kIo, kFormat (config, headers, NaN scales), kShape (a tensor differs from the configuration),
+// kUnsupported; each names the tensor or field, the numbers and the remedy.
+Result<Model> load(const std::filesystem::path& directory, const BuildOptions& options,
+                   std::span<const int32_t> token_map = {});
+
+// The same graph and registry from a bare config file, its weights without bytes: for `plan` and graph dumps.
+Result<Model> load_config_only(const std::filesystem::path& config_file, const BuildOptions& options);
+
+}  // namespace deepinfer::model
