@@ -35,11 +35,12 @@ enum class Axis : uint8_t {
   kLogits,    // L: rows whose logits are wanted
   kSequences, // S
   kGroups,    // groups of `value` tokens that close in this step and are written (attention.md 4)
+  kRows,      // rows of ratio `value` in the longest sequence of the step (index scores; ragged)
 };
 
 struct Dim {
   Axis axis = Axis::kConst;
-  int64_t value = 0;  // kConst: the extent; kGroups: the ratio
+  int64_t value = 0;  // kConst: the extent; kGroups, kRows: the ratio
   friend bool operator==(const Dim&, const Dim&) = default;
 };
 inline Dim constant(int64_t value) { return {Axis::kConst, value}; }
@@ -47,6 +48,7 @@ inline constexpr Dim kTokens{Axis::kTokens, 0};
 inline constexpr Dim kDecoder{Axis::kDecoder, 0};
 inline constexpr Dim kLogits{Axis::kLogits, 0};
 inline Dim groups(int ratio) { return {Axis::kGroups, ratio}; }
+inline Dim rows(int ratio) { return {Axis::kRows, ratio}; }
 
 using Shape = std::vector<Dim>;
 using ValueId = int;
@@ -113,6 +115,7 @@ enum class Op : uint8_t {
   kFusedExperts,      // gate/up + swiglu + down + sum of the routed experts
   kFusedGlobalWrite,  // rope + quantise + block write of global rows
   kFusedKeyWrite,     // (norm,) rope, (hadamard,) quantise + block write of index keys
+  kFusedIndexSelect,  // index scores (+ candidates) + top-k: the scores of all rows need never exist at once
 };
 
 std::string_view op_name(Op op);
