@@ -38,12 +38,14 @@ struct ParserTool {
 struct ParserOptions {
   ParserStart start = ParserStart::kContent;
   ParserProfile profile = ParserProfile::kOurs;
-  bool tools_enabled = false;      // the prompt had a tools block
-  bool json_mode = false;          // response_format json_object or json_schema: fences and prose around it are dropped
+  bool tools_enabled = false;  // the prompt had a tools block
+  bool json_mode =
+      false;  // response_format json_object or json_schema: fences and prose around it are dropped
   bool match_text = false;         // treat ids by their bytes: text mode
   bool stop_in_reasoning = false;  // stop strings end reasoning too (vLLM); 5.4
   bool include_stop = false;       // keep the matched stop string in the content; 5.4
-  bool surface_stray_calls = false;  // DSML without tools stays in the content instead of being dropped; 5.3.9
+  bool surface_stray_calls =
+      false;                       // DSML without tools stays in the content instead of being dropped; 5.3.9
   std::vector<std::string> stops;  // at most kMaxStops, none empty (checked by the dialects)
   std::vector<TokenId> stop_ids;   // besides EOS and the role tokens
   std::vector<ParserTool> tools;   // schemas for 5.3.1, 5.3.3, 5.3.4; may be empty with tools_enabled
@@ -51,13 +53,13 @@ struct ParserOptions {
 inline constexpr std::size_t kMaxStops = 16;
 
 enum class FinishReason {
-  kNone,           // the backend ended without a reason; counts as kStop
-  kStop,           // EOS, a stop id or a stop string
-  kLength,         // token limit or context full
-  kToolCalls,      // only in results: kStop and at least one call
+  kNone,       // the backend ended without a reason; counts as kStop
+  kStop,       // EOS, a stop id or a stop string
+  kLength,     // token limit or context full
+  kToolCalls,  // only in results: kStop and at least one call
   kContentFilter,
-  kOverloaded,     // aborted by the server
-  kAborted,        // aborted by the client
+  kOverloaded,  // aborted by the server
+  kAborted,     // aborted by the client
 };
 
 struct ParserEvent {
@@ -74,12 +76,12 @@ struct ParserEvent {
 
 struct ParserOutcome {
   FinishReason finish = FinishReason::kStop;
-  std::optional<std::size_t> stop;   // index in ParserOptions::stops of the one that matched
-  std::optional<TokenId> stop_id;    // the id that ended generation: EOS, a role token or one of stop_ids
+  std::optional<std::size_t> stop;    // index in ParserOptions::stops of the one that matched
+  std::optional<TokenId> stop_id;     // the id that ended generation: EOS, a role token or one of stop_ids
   std::size_t completion_tokens = 0;  // ids taken, the ending id included; ids after the end are not counted
   std::size_t reasoning_tokens = 0;   // ids up to and including </think>; 5.6
-  bool open_call = false;            // output ended inside a call: its arguments are a prefix of JSON
-  std::size_t repairs = 0;           // values, keys, tags that had to be corrected or dropped; for the log
+  bool open_call = false;             // output ended inside a call: its arguments are a prefix of JSON
+  std::size_t repairs = 0;            // values, keys, tags that had to be corrected or dropped; for the log
 };
 
 // One per choice of a request: no globals. The tokenizer must outlive it.
@@ -119,8 +121,8 @@ struct ParsedOutput {
 };
 
 // A whole output at once.
-ParsedOutput parse_output(const Tokenizer& tokenizer, const ParserOptions& options, std::span<const TokenId> ids,
-                          FinishReason reason);
+ParsedOutput parse_output(const Tokenizer& tokenizer, const ParserOptions& options,
+                          std::span<const TokenId> ids, FinishReason reason);
 // Adds events to a result, for callers that stream and keep the whole.
 void accumulate(std::span<const ParserEvent> events, ParsedOutput& output);
 

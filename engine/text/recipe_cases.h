@@ -18,7 +18,7 @@ struct CaseTokenizers {
 
 // `kind` is tokenizer, decode, parse or stream; `line` one JSON object. Fields that are not expected values stay as they are;
 // key order is kept. Errors: kFormat (not such a case), kInvalidArgument (unknown kind).
-Result<std::string> run_text_case(std::string_view kind, std::string_view line, const CaseTokenizers& tokenizers,
-                                  ParserProfile profile);
+Result<std::string> run_text_case(std::string_view kind, std::string_view line,
+                                  const CaseTokenizers& tokenizers, ParserProfile profile);
 
 }  // namespace deepinfer::text

@@ -50,7 +50,8 @@ struct ControlIds {
   TokenId pad = kNoToken;              // <｜▁pad▁｜>
   TokenId system = kNoToken;           // <｜System｜> (V4.1)
   TokenId latest_reminder = kNoToken;  // <｜latest_reminder｜>
-  TokenId image = kNoToken;            // <｜deepseek_image｜>; in V4's file <｜image2｜> has its id and this stays unset
+  TokenId image =
+      kNoToken;  // <｜deepseek_image｜>; in V4's file <｜image2｜> has its id and this stays unset
 };
 
 class Tokenizer {
