@@ -1,0 +1,27 @@
+// Where state lives: memory of the device that runs the steps. The cache room sees no backend, so the owner
+// of one hands this in (runtime/backend_storage.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace deepinfer::cache {
+
+class Storage {
+ public:
+  virtual ~Storage() = default;
+  // `bytes` of zeroed memory, counted under `tag`. kOutOfMemory names tag and bytes.
+  virtual Result<std::byte*> allocate(std::size_t bytes, const std::string& tag) = 0;
+  virtual void release(std::byte* address, std::size_t bytes, const std::string& tag) = 0;
+  // Between two addresses of this storage; the ranges do not overlap. Done when it returns.
+  virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // From host memory.
+  virtual void write(std::byte* to, std::span<const std::byte> from) = 0;
+  virtual void fill(std::byte* to, std::uint8_t value, std::size_t bytes) = 0;
+};
+
+}  // namespace deepinfer::cache

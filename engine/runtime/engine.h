@@ -1,0 +1,154 @@
+// The engine: ids in, ids out. Many requests share one model; each step runs one token of every decoding sequence
+// and chunks of prompts together (continuous batching). One thread of the engine owns the device; submit, cancel and
+// the streams may be used from any thread.
+//
+//   auto loaded = runtime::load(options);                       // load.h
+//   auto engine = runtime::Engine::create(std::move(*loaded).core, {});
+//   auto stream = (*engine)->submit(request);
+//   for (;;) { auto event = stream->next(); ... }
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "runtime/core.h"
+#include "runtime/sampling.h"
+#include "sched/plan.h"
+
+namespace deepinfer::runtime {
+
+using sched::Mode;
+using sched::RequestId;
+
+// Rows that replace embeddings (image spans). Their positions count as image positions: they use the router's
+// image bias and shut the Engram gate (backbone.md 7.3).
+struct EmbedRows {
+  std::vector<std::int32_t> positions;  // ascending, below the prompt's length
+  std::vector<float> rows;              // [positions, hidden]
+  bool empty() const { return positions.empty(); }
+};
+
+struct Request {
+  std::vector<std::int32_t> prompt;  // at least one id
+  EmbedRows embeds;                  // none for text
+  SamplingParams sampling;
+  std::int64_t max_tokens = 0;         // 0: as many as the context has room for
+  std::vector<std::int32_t> stop_ids;  // end the answer, beside EngineOptions::eos_ids
+  bool ignore_eos = false;             // EngineOptions::eos_ids do not end it; stop_ids still do
+  std::optional<Mode> mode;            // absent: EngineOptions::mode
+};
+
+struct TokenLogprob {
+  std::int32_t id = 0;
+  float logprob = 0;
+};
+
+struct Token {
+  std::int32_t id = 0;            // the ending id is reported too
+  float logprob = 0;              // natural; of the model's distribution (sampler.h); 0 unless asked for
+  std::vector<TokenLogprob> top;  // most likely first, lower id among equals
+};
+
+// kStop: an EOS or stop id. kLength: max_tokens or the context. kFailed: Finish::error says why.
+enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;  // the ending id included
+  std::int64_t cached_tokens = 0;      // of the prompt, taken from the prefix cache
+};
+
+struct Finish {
+  FinishReason reason = FinishReason::kStop;
+  std::optional<std::int32_t> stop_id;  // kStop: the id that ended it
+  Usage usage;
+  std::optional<Error> error;  // kFailed only
+};
+
+using Event = std::variant<Token, Finish>;
+
+// One request's output. Tokens in order, then one Finish; after it next() repeats the Finish. Dropping the
+// handle cancels a request that has not finished. Used by one thread at a time.
+class Stream {
+ public:
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  ~Stream();
+
+  RequestId id() const;
+  Event next();                     // waits
+  std::optional<Event> try_next();  // what is there
+  // Waits for at most `timeout_ms`; nullopt when nothing came.
+  std::optional<Event> next_within(std::int64_t timeout_ms);
+  // The Finish still comes, with kCancelled unless it had finished before.
+  void cancel();
+
+ private:
+  friend class Engine;
+  struct Shared;
+  explicit Stream(std::shared_ptr<Shared> shared);
+  std::shared_ptr<Shared> shared_;
+};
+
+struct EngineOptions {
+  std::vector<std::int32_t> eos_ids;
+  std::vector<std::int32_t> never_sampled;  // rows of the head without a token, placeholders (recipe.md 1.5)
+  Mode mode = Mode::kExact;                 // of requests that name none
+  std::int64_t decoder_tokens = sched::kDecoderTokens;  // replay: prompt rows that run the decoder half, >= 1
+  int prefill_chunk = 0;   // most prompt tokens of one sequence in a step; 0: the step's token budget
+  int max_waiting = 1024;  // queued requests; one more is refused with kOverloaded
+  bool step_log = false;   // keep a StepRecord for each step (tests, benches)
+};
+
+struct StepRecord {
+  std::uint64_t step = 0;
+  int sequences = 0;
+  int tokens = 0;
+  int decoding = 0;  // sequences past their prompt
+  int admitted = 0;
+  std::int64_t time_ns = 0;
+};
+inline constexpr std::size_t kMaxStepRecords = 1 << 16;  // the log keeps the newest
+
+struct EngineStats {
+  std::int64_t submitted = 0, finished = 0, cancelled = 0, failed = 0;
+  std::int64_t prompt_tokens = 0, completion_tokens = 0;  // computed, produced
+  std::int64_t steps = 0, step_time_ns = 0;
+  int waiting = 0, running = 0;
+  int blocks = 0, free_blocks = 0;
+  int sequences = 0, free_sequences = 0;
+};
+
+class Engine {
+ public:
+  // kInvalidArgument for options out of range; kUnsupported for replay on a model that has no decoder half (V4).
+  static Result<std::unique_ptr<Engine>> create(Core core, EngineOptions options);
+  ~Engine();  // cancels what runs and waits for the engine thread
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Checks and queues. Errors, none of which disturbs other requests:
+  //   kInvalidArgument  empty prompt, an id or stop id outside the vocabulary, prompt + max_tokens over
+  //                     max_model_len, sampling out of range, embeds of the wrong size
+  //   kUnsupported      a mode that this model does not have
+  //   kOutOfMemory      longer than the block pool even alone
+  //   kOverloaded       max_waiting requests are queued
+  Result<Stream> submit(Request request);
+  EngineStats stats() const;
+  // Steps so far (EngineOptions::step_log).
+  std::vector<StepRecord> step_log() const;
+  const CoreInfo& info() const;
+  const EngineOptions& options() const;
+
+ private:
+  class Loop;
+  explicit Engine(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace deepinfer::runtime
