@@ -2,6 +2,10 @@
 # test program <name>_test from the *_test.cpp files beside them. A folder engine/<name>/CMakeLists.txt,
 # if present, is read after the targets exist and may add flags, definitions and libraries to them.
 
+# Linked statically or used as headers, so that a build runs on another machine (design.md section 5). Debian has no
+# static fmt, spdlog or simdjson: the first two are used header-only (spdlog in base/log.cpp alone).
+set(OPENSSL_USE_STATIC_LIBS TRUE)
+find_package(OpenSSL REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_package(simdjson REQUIRED)
@@ -13,6 +17,9 @@ find_package(Threads REQUIRED)
 add_library(deepinfer_flags INTERFACE)
 target_compile_options(deepinfer_flags INTERFACE
   -ffp-contract=off -fno-fast-math -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror)
+if(NOT DEEPINFER_SANITIZE)
+  target_link_options(deepinfer_flags INTERFACE -static-libstdc++ -static-libgcc)
+endif()
 target_include_directories(deepinfer_flags INTERFACE "${CMAKE_CURRENT_SOURCE_DIR}/engine")
 target_link_libraries(deepinfer_flags INTERFACE Threads::Threads)
 if(DEEPINFER_SANITIZE)
@@ -44,6 +51,7 @@ function(deepinfer_room name)
   if(tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE deepinfer_${name} GTest::gtest_main)
+    target_compile_options(${name}_test PRIVATE -Wno-dangling-else)  # GoogleTest's macros under an if
     target_compile_definitions(${name}_test PRIVATE
       DEEPINFER_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
     gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 1200)

@@ -114,15 +114,15 @@ class [[nodiscard]] Result<void> {
 #define DI_CONCAT(a, b) DI_CONCAT_INNER(a, b)
 
 // Returns the error of a Result<...> expression from the calling function.
-#define DI_TRY(expr)                                              \
-  do {                                                            \
-    auto di_try_result = (expr);                                  \
+#define DI_TRY(expr)                                                  \
+  do {                                                                \
+    auto di_try_result = (expr);                                      \
     if (!di_try_result.ok()) return std::move(di_try_result).error(); \
   } while (false)
 
 // `DI_ASSIGN(auto file, open(path));` binds the value or returns the error.
 #define DI_ASSIGN(decl, expr) DI_ASSIGN_INNER(DI_CONCAT(di_result_, __LINE__), decl, expr)
-#define DI_ASSIGN_INNER(tmp, decl, expr)               \
-  auto tmp = (expr);                                   \
-  if (!tmp.ok()) return std::move(tmp).error();        \
+#define DI_ASSIGN_INNER(tmp, decl, expr)        \
+  auto tmp = (expr);                            \
+  if (!tmp.ok()) return std::move(tmp).error(); \
   decl = std::move(tmp).value()
