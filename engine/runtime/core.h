@@ -26,7 +26,7 @@ struct CoreInfo {
 // Members are destroyed last to first: the state before the executable, both before the device.
 struct Core {
   CoreInfo info;
-  std::shared_ptr<void> keep;  // whatever the executable borrows from (the mapped checkpoint)
+  std::shared_ptr<const void> keep;  // whatever the executable borrows from (the mapped checkpoint)
   std::shared_ptr<backend::Backend> device;
   std::unique_ptr<backend::Executable> executable;
   std::unique_ptr<cache::Store> store;

@@ -25,9 +25,11 @@ struct ScoreRequest {
   std::vector<std::string> seams;  // names of the graph; a step's values are joined along the row axis
 };
 
+// A seam over all steps, rows joined in order. Ragged rows (index scores, selections) are padded to the widest.
 struct SeamRows {
-  std::int64_t first_position =
-      0;  // position of row 0: 0, the replay start or the decoder start, as the seam's rows are
+  // Position of row 0, for seams on token or decoder rows; for seams with a row a group, the first position of the
+  // step that closed the first one.
+  std::int64_t first_position = 0;
   backend::SeamTensor tensor;
 };
 

@@ -1,0 +1,27 @@
+// The memory of a backend as the storage of state pools. State of the CPU backends is host memory, so copies are
+// plain; a device with its own memory brings its own storage.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "cache/storage.h"
+
+namespace deepinfer::runtime {
+
+class BackendStorage : public cache::Storage {
+ public:
+  explicit BackendStorage(std::shared_ptr<backend::Backend> device) : device_(std::move(device)) {}
+
+  Result<std::byte*> allocate(std::size_t bytes, const std::string& tag) override;
+  void release(std::byte* address, std::size_t bytes, const std::string& tag) override;
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override;
+  void write(std::byte* to, std::span<const std::byte> from) override;
+  void fill(std::byte* to, std::uint8_t value, std::size_t bytes) override;
+
+ private:
+  std::shared_ptr<backend::Backend> device_;
+};
+
+}  // namespace deepinfer::runtime

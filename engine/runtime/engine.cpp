@@ -1,0 +1,72 @@
+#include "runtime/engine.h"
+
+#include <fmt/format.h>
+
+#include "runtime/engine_loop.h"
+
+namespace deepinfer::runtime {
+
+Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options) {
+  DI_CHECK(core.executable != nullptr && core.store != nullptr);
+  if (options.decoder_tokens < 1) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("cannot start the engine: the decoder half is to run on {} prompt tokens",
+                                  options.decoder_tokens),
+                      "replay mode needs at least 1; 128 is the default");
+  }
+  if (options.mode == Mode::kReplay && !core.info.replay) {
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot start the engine in replay mode: {} has no decoder half", core.info.model),
+        "use --mode exact");
+  }
+  for (const auto* list : {&options.eos_ids, &options.never_sampled}) {
+    for (const std::int32_t id : *list) {
+      if (id >= 0 && id < core.info.vocab) continue;
+      return make_error(
+          ErrorKind::kInvalidArgument,
+          fmt::format("cannot start the engine: id {} is outside the vocabulary of {}", id, core.info.vocab),
+          "the tokenizer and the model do not belong together");
+    }
+  }
+  sched::SchedulerLimits limits;
+  limits.step_tokens = core.info.limits.tokens;
+  limits.sequences = std::min(core.info.limits.sequences, core.store->sequences());
+  limits.waiting = options.max_waiting;
+  limits.prefill_chunk = options.prefill_chunk;
+  limits.blocks = core.store->blocks();
+  limits.context = core.info.max_model_len;
+  DI_ASSIGN(auto scheduler, sched::Scheduler::create(limits));
+  if (core.info.limits.logit_rows < limits.sequences || core.info.limits.decoder_rows < limits.step_tokens) {
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        fmt::format(
+            "cannot start the engine: compiled for {} logit rows and {} decoder rows, {} sequences and "
+            "{} tokens a step need as many",
+            core.info.limits.logit_rows, core.info.limits.decoder_rows, limits.sequences,
+            limits.step_tokens));
+  }
+  return std::unique_ptr<Engine>(
+      new Engine(std::make_unique<Loop>(std::move(core), std::move(options), std::move(scheduler))));
+}
+
+Engine::Engine(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Engine::~Engine() = default;
+
+Result<Stream> Engine::submit(Request request) {
+  return loop_->submit(std::move(request));
+}
+EngineStats Engine::stats() const {
+  return loop_->stats();
+}
+std::vector<StepRecord> Engine::step_log() const {
+  return loop_->step_log();
+}
+const CoreInfo& Engine::info() const {
+  return loop_->info();
+}
+const EngineOptions& Engine::options() const {
+  return loop_->options();
+}
+
+}  // namespace deepinfer::runtime

@@ -1,0 +1,195 @@
+#include "runtime/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "runtime/backend_storage.h"
+
+namespace deepinfer::runtime {
+namespace {
+
+// Of the memory that is available, what state pools, buffers and weights may take: the rest is for the file cache that
+// the weights are read through, and for the other programs.
+constexpr std::int64_t kBudgetPercent = 80;
+
+struct Sizes {
+  std::int64_t max_model_len = 0;
+  int sequences = 0;
+  int step_tokens = 0;
+  int logit_rows = 0;
+};
+
+Result<Sizes> choose_sizes(const model::Config& config, const LoadOptions& options) {
+  const auto refuse = [](const std::string& what, const std::string& remedy) {
+    return make_error(ErrorKind::kInvalidArgument, "cannot load the model: " + what, remedy);
+  };
+  Sizes sizes;
+  sizes.max_model_len =
+      options.max_model_len != 0 ? options.max_model_len : std::min(config.max_position, kDefaultContext);
+  if (sizes.max_model_len < 1 || sizes.max_model_len > config.max_position) {
+    return refuse(fmt::format("a context of {} tokens, the model has {} positions", sizes.max_model_len,
+                              config.max_position),
+                  "choose --max-model-len between 1 and that");
+  }
+  sizes.sequences = options.max_sequences != 0 ? options.max_sequences : kDefaultSequences;
+  sizes.step_tokens =
+      options.step_tokens != 0 ? options.step_tokens : std::max(kDefaultStepTokens, sizes.sequences);
+  sizes.logit_rows = options.logit_rows != 0 ? options.logit_rows : sizes.sequences;
+  if (sizes.sequences < 1 || sizes.step_tokens < 1 || sizes.logit_rows < 1 || options.blocks < 0) {
+    return refuse(fmt::format("{} sequences, {} tokens and {} logit rows a step, {} blocks", sizes.sequences,
+                              sizes.step_tokens, sizes.logit_rows, options.blocks),
+                  "none of them can be negative; 0 means the default");
+  }
+  return sizes;
+}
+
+std::string number_after(const std::string& line) {
+  const auto first = line.find_first_of("0123456789");
+  return first == std::string::npos ? std::string()
+                                    : line.substr(first, line.find_first_not_of("0123456789", first) - first);
+}
+
+// A file that holds one number ("max" and absent files: nothing).
+std::int64_t number_in(const char* path, std::int64_t absent) {
+  std::ifstream file(path);
+  std::string text;
+  if (!(file >> text)) return absent;
+  const std::string digits = number_after(text);
+  return digits.empty() || digits.size() > 18 ? absent : std::stoll(digits);
+}
+
+std::int64_t machine_available() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("MemAvailable:")) continue;
+    const std::string digits = number_after(line);
+    if (!digits.empty() && digits.size() <= 15) return std::stoll(digits) * 1024;
+  }
+  return std::numeric_limits<std::int64_t>::max();
+}
+
+MemoryItem weights_item(const model::Model& model) {
+  return {"weights", model.checkpoint_bytes, "the tensors that the graph uses"};
+}
+
+Error does_not_fit(const MemoryPlan& plan, const std::string& what) {
+  return make_error(ErrorKind::kOutOfMemory,
+                    fmt::format("cannot load the model: {} does not fit\n{}", what, plan.text()),
+                    "lower --max-model-len, run fewer sequences, or use a machine with more memory");
+}
+
+void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
+  plan.items.clear();
+  for (const auto& part : executable.memory())
+    plan.items.push_back({part.tag, part.bytes, {}});
+}
+
+}  // namespace
+
+std::int64_t MemoryPlan::total() const {
+  std::int64_t sum = 0;
+  for (const MemoryItem& item : items)
+    sum += item.bytes;
+  return sum;
+}
+
+std::string MemoryPlan::text() const {
+  std::string text;
+  for (const MemoryItem& item : items)
+    text += fmt::format("  {:<20} {:>16}  {}\n", item.tag, item.bytes, item.detail);
+  text += fmt::format("  {:<20} {:>16}\n  {:<20} {:>16}", "total", total(), "available", budget);
+  return text;
+}
+
+std::int64_t available_memory() {
+  std::int64_t available = machine_available();
+  const std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max", none);
+  if (limit != none) {
+    available =
+        std::min(available, std::max<std::int64_t>(0, limit - number_in("/sys/fs/cgroup/memory.current", 0)));
+  }
+  return available;
+}
+
+Result<Loaded> load(const LoadOptions& options) {
+  DI_ASSIGN(auto model, model::load(options.model_directory, options.build, options.token_map));
+  return load(std::move(model), options);
+}
+
+Result<Loaded> load(model::Model model, const LoadOptions& options) {
+  DI_ASSIGN(const Sizes sizes, choose_sizes(model.config, options));
+  const auto block_bytes = static_cast<std::int64_t>(model.registry.block_bytes());
+  const auto sequence_bytes = static_cast<std::int64_t>(model.registry.sequence_bytes());
+  const std::int64_t blocks_each = cache::blocks_for(sizes.max_model_len);
+  if (blocks_each > std::numeric_limits<int>::max() / sizes.sequences) {
+    return make_error(
+        ErrorKind::kOutOfMemory,
+        fmt::format("cannot load the model: {} sequences of {} tokens", sizes.sequences, sizes.max_model_len),
+        "lower --max-model-len");
+  }
+  const auto pool_items = [&](std::int64_t blocks) {
+    return std::vector<MemoryItem>{
+        {"sequence state", sizes.sequences * sequence_bytes,
+         fmt::format("{} sequences of {} bytes", sizes.sequences, sequence_bytes)},
+        {"kv blocks", blocks * block_bytes,
+         fmt::format("{} blocks of {} bytes, 128 tokens each", blocks, block_bytes)}};
+  };
+
+  Loaded loaded;
+  MemoryPlan& plan = loaded.plan;
+  plan.budget =
+      options.memory_budget != 0 ? options.memory_budget : available_memory() / 100 * kBudgetPercent;
+  plan.items = {weights_item(model)};
+  const auto add_pools = [&](std::int64_t blocks) {
+    for (MemoryItem& item : pool_items(blocks))
+      plan.items.push_back(std::move(item));
+  };
+  add_pools(std::max(options.blocks, blocks_each));
+  if (!plan.fits()) return does_not_fit(plan, fmt::format("one sequence of {} tokens", sizes.max_model_len));
+
+  DI_ASSIGN(auto device, backend::create(options.backend, options.backend_options));
+  Core& core = loaded.core;
+  core.device = std::move(device);
+  core.info.limits = {sizes.step_tokens, sizes.step_tokens, sizes.logit_rows, sizes.sequences,
+                      sizes.max_model_len};
+  DI_ASSIGN(core.executable, core.device->compile(model.graph, model.registry, core.info.limits));
+
+  // What compiling really took decides how many blocks are left.
+  add_executable(plan, *core.executable);
+  const std::int64_t left = plan.budget - plan.total() - sizes.sequences * sequence_bytes;
+  std::int64_t blocks = options.blocks;
+  if (blocks == 0) {
+    blocks = std::min(blocks_each * sizes.sequences,
+                      std::max<std::int64_t>(left, 0) / std::max<std::int64_t>(block_bytes, 1));
+    blocks = std::max(blocks, blocks_each);
+  }
+  add_pools(blocks);
+  if (!plan.fits()) return does_not_fit(plan, fmt::format("one sequence of {} tokens", sizes.max_model_len));
+
+  cache::StoreOptions store_options;
+  store_options.blocks = static_cast<int>(blocks);
+  store_options.sequences = sizes.sequences;
+  store_options.poison_freed = options.poison_freed;
+  DI_ASSIGN(core.store, cache::Store::create(std::make_unique<BackendStorage>(core.device), model.registry,
+                                             store_options));
+
+  core.info.model = model.config.family;
+  core.info.fingerprint = model.fingerprint;
+  core.info.precision = model.options.precision == graph::Precision::kF32 ? "f32" : "bf16";
+  core.info.backend = core.device->capabilities();
+  core.info.vocab = model.config.vocab;
+  core.info.hidden = model.config.hidden;
+  core.info.replay = model.config.replayable();
+  core.info.max_model_len = sizes.max_model_len;
+  core.keep = model.checkpoint;
+  loaded.config = std::move(model.config);
+  return loaded;
+}
+
+}  // namespace deepinfer::runtime

@@ -1,0 +1,111 @@
+#include "runtime/step.h"
+
+#include <algorithm>
+
+namespace deepinfer::runtime {
+
+std::int64_t decoder_rows_of(std::int64_t position, std::int64_t tokens, const sched::Start& start) {
+  return std::clamp<std::int64_t>(position + tokens - start.decoder_from, 0, tokens);
+}
+
+StepRunner::StepRunner(const CoreInfo& info, backend::Executable& executable)
+    : info_(&info), executable_(&executable) {
+  const auto tokens = static_cast<std::size_t>(info.limits.tokens);
+  ids_.reserve(tokens);
+  positions_.reserve(tokens);
+  sequence_of_.reserve(tokens);
+  image_.reserve(tokens);
+  decoder_rows_.reserve(static_cast<std::size_t>(info.limits.decoder_rows));
+  logit_rows_.reserve(static_cast<std::size_t>(info.limits.logit_rows));
+  slices_.reserve(static_cast<std::size_t>(info.limits.sequences));
+  first_logit_row_.reserve(static_cast<std::size_t>(info.limits.sequences) + 1);
+}
+
+void StepRunner::lay_out(const StepPart& part) {
+  const cache::Sequence& sequence = *part.sequence;
+  const std::int64_t position = sequence.length();
+  const std::int64_t end = position + part.tokens;
+  DI_CHECK(part.tokens >= 1 && end <= sequence.known() && end <= info_->max_model_len);
+  DI_CHECK(position >= part.start.first && part.start.write_floor == sequence.write_floor());
+  const std::int64_t decoder_rows = decoder_rows_of(position, part.tokens, part.start);
+  DI_CHECK(part.logit_rows >= 0 && part.logit_rows <= decoder_rows);
+
+  backend::SequenceSlice slice;
+  slice.start = position;
+  slice.first_token_row = static_cast<int>(ids_.size());
+  slice.tokens = part.tokens;
+  slice.first_decoder_row = static_cast<int>(decoder_rows_.size());
+  slice.decoder_rows = static_cast<int>(decoder_rows);
+  slice.decoder_from = part.start.decoder_from;
+  slice.window_floor = part.start.window_floor;
+  slice.decoder_window_floor = part.start.decoder_window_floor;
+  slice.write_floor = part.start.write_floor;
+  slice.blocks = sequence.block_addresses();
+  slice.private_state = sequence.private_state();
+
+  const auto index = static_cast<std::int32_t>(slices_.size());
+  for (std::int64_t p = position; p < end; ++p) {
+    const auto row = static_cast<std::int32_t>(ids_.size());
+    ids_.push_back(sequence.ids()[static_cast<std::size_t>(p)]);
+    positions_.push_back(static_cast<std::int32_t>(p));
+    sequence_of_.push_back(index);
+    image_.push_back(sequence.image()[static_cast<std::size_t>(p)]);
+    if (p >= end - part.logit_rows) logit_rows_.push_back(static_cast<std::int32_t>(decoder_rows_.size()));
+    if (p >= end - decoder_rows) decoder_rows_.push_back(row);
+  }
+  if (part.embeds != nullptr && !part.embeds->empty()) {
+    const auto& given = part.embeds->positions;
+    const auto hidden = static_cast<std::size_t>(info_->hidden);
+    for (auto at = std::lower_bound(given.begin(), given.end(), position); at != given.end() && *at < end;
+         ++at) {
+      embed_rows_.push_back(slice.first_token_row + static_cast<std::int32_t>(*at - position));
+      const auto from =
+          part.embeds->rows.begin() + (at - given.begin()) * static_cast<std::ptrdiff_t>(hidden);
+      embeds_.insert(embeds_.end(), from, from + static_cast<std::ptrdiff_t>(hidden));
+    }
+  }
+  slices_.push_back(slice);
+  first_logit_row_.push_back(logit_rows_.size());
+}
+
+Result<void> StepRunner::run(std::span<const StepPart> parts) {
+  for (const StepPart& part : parts)
+    DI_TRY(part.sequence->reserve(part.tokens));
+  for (auto* list : {&ids_, &positions_, &sequence_of_, &decoder_rows_, &logit_rows_, &embed_rows_})
+    list->clear();
+  image_.clear();
+  embeds_.clear();
+  slices_.clear();
+  first_logit_row_.assign(1, 0);
+  for (const StepPart& part : parts)
+    lay_out(part);
+  DI_CHECK(!ids_.empty() && ids_.size() <= static_cast<std::size_t>(info_->limits.tokens));
+  DI_CHECK(slices_.size() <= static_cast<std::size_t>(info_->limits.sequences));
+  DI_CHECK(decoder_rows_.size() <= static_cast<std::size_t>(info_->limits.decoder_rows));
+  DI_CHECK(logit_rows_.size() <= static_cast<std::size_t>(info_->limits.logit_rows));
+
+  const bool any_image = std::find(image_.begin(), image_.end(), 1) != image_.end();
+  backend::StepInputs inputs;
+  inputs.ids = ids_;
+  inputs.positions = positions_;
+  inputs.sequence_of = sequence_of_;
+  if (any_image) inputs.image = image_;
+  inputs.decoder_rows = decoder_rows_;
+  inputs.logit_rows = logit_rows_;
+  inputs.sequences = slices_;
+  inputs.embed_rows = embed_rows_;
+  inputs.embeds = embeds_;
+  DI_TRY(executable_->run(inputs));
+  for (const StepPart& part : parts)
+    part.sequence->commit(part.tokens);
+  return {};
+}
+
+std::span<const float> StepRunner::logits(std::size_t part) const {
+  DI_CHECK(part + 1 < first_logit_row_.size());
+  const auto vocab = static_cast<std::size_t>(info_->vocab);
+  const std::size_t first = first_logit_row_[part];
+  return executable_->logits().subspan(first * vocab, (first_logit_row_[part + 1] - first) * vocab);
+}
+
+}  // namespace deepinfer::runtime
