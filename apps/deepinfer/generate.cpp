@@ -1,0 +1,200 @@
+// deepinfer generate: continue given token ids, one request or a batch.
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/progress.h"
+#include "command.h"
+#include "engine_options.h"
+#include "sampling_options.h"
+
+namespace deepinfer::app {
+
+namespace {
+
+struct Options {
+  EngineChoice engine;
+  SamplingChoice sampling;
+  std::string ids;
+  std::string batch;
+  std::int64_t max_tokens = 16;
+  std::int64_t chunk = 0;
+  bool ignore_eos = false;
+  bool json = false;
+};
+
+constexpr std::size_t kMaxBatchRequests = 100'000;
+constexpr int kBatchSequences = 16;
+
+struct Answer {
+  std::vector<std::int32_t> ids;
+  std::vector<runtime::Token> tokens;
+  runtime::Finish finish;
+};
+
+// One line of --batch: the fields of the options, {"ids": [...], "max_tokens": N, "temperature": ...}.
+Result<runtime::Request> request_of_line(const std::string& line, std::size_t number, const Options& options,
+                                         const runtime::Request& defaults) {
+  const std::string where = options.batch + " line " + std::to_string(number);
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("ids")) {
+    return make_error(ErrorKind::kInvalidArgument, "cannot read " + where + ": not a JSON object with \"ids\"",
+                      "write one request a line: {\"ids\": [1, 2, 3], \"max_tokens\": 16}");
+  }
+  runtime::Request request = defaults;
+  const auto ids = parse_ids(json["ids"].is_array() && json["ids"].size() > 0
+                                 ? json["ids"].dump().substr(1, json["ids"].dump().size() - 2)
+                                 : std::string());
+  if (!ids) return within(ids.error(), where);
+  request.prompt = *ids;
+  const auto applied = apply_request_fields(json, request);
+  if (!applied) return within(applied.error(), where);
+  return request;
+}
+
+const char* reason_name(runtime::FinishReason reason) {
+  switch (reason) {
+    case runtime::FinishReason::kStop: return "stop";
+    case runtime::FinishReason::kLength: return "length";
+    case runtime::FinishReason::kCancelled: return "cancelled";
+    case runtime::FinishReason::kFailed: return "failed";
+  }
+  return "failed";
+}
+
+nlohmann::json answer_json(const Answer& answer, bool logprobs) {
+  const auto& usage = answer.finish.usage;
+  nlohmann::json json{{"ids", answer.ids},
+                      {"finish_reason", reason_name(answer.finish.reason)},
+                      {"usage",
+                       {{"prompt_tokens", usage.prompt_tokens},
+                        {"completion_tokens", usage.completion_tokens},
+                        {"cached_tokens", usage.cached_tokens}}}};
+  if (logprobs) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& token : answer.tokens) {
+      nlohmann::json top = nlohmann::json::array();
+      for (const auto& other : token.top) top.push_back({{"id", other.id}, {"logprob", other.logprob}});
+      list.push_back({{"id", token.id}, {"logprob", token.logprob}, {"top", top}});
+    }
+    json["logprobs"] = list;
+  }
+  if (answer.finish.error) json["error"] = answer.finish.error->message();
+  return json;
+}
+
+Answer collect(runtime::Stream& stream) {
+  Answer answer;
+  for (;;) {
+    auto event = stream.next();
+    if (auto* token = std::get_if<runtime::Token>(&event)) {
+      answer.ids.push_back(token->id);
+      answer.tokens.push_back(std::move(*token));
+    } else {
+      answer.finish = std::get<runtime::Finish>(std::move(event));
+      return answer;
+    }
+  }
+}
+
+Result<std::vector<runtime::Request>> read_requests(const Options& options, const runtime::Request& defaults) {
+  std::vector<runtime::Request> requests;
+  if (options.batch.empty()) {
+    runtime::Request request = defaults;
+    DI_ASSIGN(request.prompt, parse_ids(options.ids));
+    requests.push_back(std::move(request));
+    return requests;
+  }
+  std::ifstream file(options.batch);
+  if (!file) return make_error(ErrorKind::kNotFound, "cannot read " + options.batch, "check the path of --batch");
+  std::string line;
+  for (std::size_t number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (requests.size() == kMaxBatchRequests) {
+      return make_error(ErrorKind::kInvalidArgument,
+                        options.batch + " has more than " + std::to_string(kMaxBatchRequests) + " requests",
+                        "split the file");
+    }
+    DI_ASSIGN(auto request, request_of_line(line, number, options, defaults));
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+Result<void> print(const Answer& answer, bool as_json, bool logprobs) {
+  if (as_json) return write_output(answer_json(answer, logprobs).dump() + "\n");
+  std::string text;
+  for (const auto id : answer.ids) text += (text.empty() ? "" : " ") + std::to_string(id);
+  return write_output(text + "\n");
+}
+
+Result<void> generate(const Options& options) {
+  if (options.ids.empty() == options.batch.empty()) {
+    return make_error(ErrorKind::kInvalidArgument, "generate needs either --ids or --batch");
+  }
+  runtime::Request defaults;
+  DI_ASSIGN(defaults.sampling, options.sampling.params());
+  DI_ASSIGN(defaults.mode, options.engine.requested_mode());
+  defaults.max_tokens = options.max_tokens;
+  defaults.ignore_eos = options.ignore_eos;
+  DI_ASSIGN(auto requests, read_requests(options, defaults));
+
+  DI_ASSIGN(runtime::LoadOptions load_options, options.engine.load_options());
+  load_options.max_sequences = requests.size() > 1 ? kBatchSequences : 1;
+  DI_ASSIGN(auto loaded, runtime::load(load_options));
+  DI_ASSIGN(auto engine_options, options.engine.engine_options(loaded.config));
+  engine_options.prefill_chunk = static_cast<int>(options.chunk);
+  engine_options.max_waiting = static_cast<int>(kMaxBatchRequests);
+  DI_ASSIGN(auto engine, runtime::Engine::create(std::move(loaded.core), engine_options));
+
+  std::vector<runtime::Stream> streams;
+  streams.reserve(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    auto stream = engine->submit(std::move(requests[i]));
+    if (!stream) {
+      return requests.size() == 1 ? std::move(stream).error()
+                                  : within(std::move(stream).error(), "request " + std::to_string(i + 1));
+    }
+    streams.push_back(std::move(*stream));
+  }
+  Progress progress("requests", static_cast<std::int64_t>(streams.size()), !options.json && streams.size() > 1);
+  std::int64_t done = 0;
+  bool failed = false;
+  for (auto& stream : streams) {
+    const Answer answer = collect(stream);
+    DI_TRY(print(answer, options.json, options.sampling.logprobs));
+    failed |= answer.finish.reason == runtime::FinishReason::kFailed;
+    progress.update(++done);
+  }
+  if (failed) return make_error(ErrorKind::kInternal, "a request failed; its line says why");
+  return {};
+}
+
+}  // namespace
+
+void add_generate(Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = context.app.add_subcommand("generate", "Continue given token ids");
+  options->engine.declare(*command);
+  options->sampling.declare(*command);
+  command->add_option("--ids", options->ids, "Token ids: 1,2,3 or @FILE.json (a list, or {\"ids\": [...]})");
+  command->add_option("--batch", options->batch,
+                      "JSON lines, one request a line: {\"ids\": [...], \"max_tokens\": N, \"temperature\": T, ...};\n"
+                      "all run in one continuous batch, results come in input order");
+  command->add_option("--max-tokens", options->max_tokens, "Most tokens to produce; 0 = as many as the context has room for")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--chunk", options->chunk, "Most prompt tokens of a sequence in one step; 0 = the step's budget")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-sentence token");
+  command->add_flag("--json", options->json, "One JSON object an answer: ids, finish_reason, usage");
+  command->callback([&context, options] {
+    context.action = [options] {
+      const auto done = generate(*options);
+      return done ? kDone : fail(done.error());
+    };
+  });
+}
+
+}  // namespace deepinfer::app
