@@ -6,7 +6,7 @@
 # static fmt, spdlog or simdjson: the first two are used header-only (spdlog in base/log.cpp alone).
 set(OPENSSL_USE_STATIC_LIBS TRUE)
 find_package(OpenSSL REQUIRED)
-find_package(spdlog REQUIRED)
+find_path(SPDLOG_INCLUDE_DIR spdlog/spdlog.h REQUIRED)
 find_package(fmt REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -16,7 +16,9 @@ find_package(Threads REQUIRED)
 # no contraction of a*b+c, no fast-math (design.md section 5).
 add_library(deepinfer_flags INTERFACE)
 target_compile_options(deepinfer_flags INTERFACE
-  -ffp-contract=off -fno-fast-math -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror)
+  -ffp-contract=off -fno-fast-math -fno-math-errno
+  -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns falsely about concatenated strings (its bug 105651)
 if(NOT DEEPINFER_SANITIZE)
   target_link_options(deepinfer_flags INTERFACE -static-libstdc++ -static-libgcc)
 endif()
