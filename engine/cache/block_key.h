@@ -11,15 +11,17 @@
 // replayed block has another key from there on, so exact requests never find it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+
+#include "base/digest.h"
 
 namespace deepinfer::cache {
 
-using BlockKey = std::array<std::uint8_t, 32>;
+using BlockKey = Sha256Digest;
 
 enum class Lineage : std::uint8_t {
   kCold = 0,      // its whole chain was computed without a hit, or with exact ones
@@ -28,11 +30,11 @@ enum class Lineage : std::uint8_t {
 
 // What every block of one engine has in common.
 struct KeyContext {
-  std::string fingerprint;    // of the weights and the configuration (model::Model)
-  std::string precision;      // "f32", "bf16"
-  std::string record_format;  // state::Registry::fingerprint_text()
-  std::string kernel_set;     // backend::Capabilities
-  std::span<const std::uint8_t> salt;
+  std::string_view fingerprint;    // of the weights and the configuration (model::Model)
+  std::string_view precision;      // "f32", "bf16"
+  std::string_view record_format;  // state::Registry::fingerprint_text()
+  std::string_view kernel_set;     // backend::Capabilities
+  std::string_view salt;           // a secret: without it nobody can ask whether a prefix is cached
 };
 
 struct BlockContent {
