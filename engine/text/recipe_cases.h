@@ -18,8 +18,8 @@ struct CaseTokenizers {
 
 // `kind` is tokenizer, decode, parse or stream; `line` one JSON object. Fields that are not expected values stay as
 // they are; key order is kept. Errors: kFormat (not such a case), kInvalidArgument (unknown kind).
-Result<std::string> run_text_case(std::string_view kind, std::string_view line, const CaseTokenizers& tokenizers,
-                                  ParserProfile profile);
+Result<std::string> run_text_case(std::string_view kind, std::string_view line,
+                                  const CaseTokenizers& tokenizers, ParserProfile profile);
 
 // What differs between a line of the data and ours, in words; empty when they agree. Compares what the data asks for:
 // ids and texts; of `parse` only `expect` (null and "" are the same), of `stream` only `joined` and the two
