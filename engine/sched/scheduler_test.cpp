@@ -95,7 +95,7 @@ TEST(Scheduler, ReservesForTheBoundAndKeepsTheOrderOfArrival) {
   ASSERT_TRUE(scheduler.enqueue(arrival(2, 300, 212)).ok());  // 4 blocks
   ASSERT_TRUE(
       scheduler.enqueue(arrival(3, 1, 127)).ok());  // 1 block: must wait behind nobody, but none is left
-  for (int i = 0; i < 25; ++i)
+  for (int i = 0; i < 60; ++i)
     scheduler.commit(ran(scheduler.plan()));
   StepPlan plan = scheduler.plan();
   EXPECT_EQ(scheduler.running(), 2);
