@@ -1,0 +1,244 @@
+#include "service/turn.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "text/embedded_data.h"
+#include "text/json_value.h"
+
+namespace deepinfer::service {
+namespace {
+
+// Tokenizer::model_digest of DeepSeek-V4 and V4.1, which share their base vocabulary and so their Engram map.
+constexpr std::string_view kPublishedTokenizer =
+    "a83486565ac825a03279e682ae39ea0b1cb235ebae027bc19454c02657c754e3";
+
+text::FinishReason text_reason(runtime::FinishReason reason) {
+  switch (reason) {
+    case runtime::FinishReason::kStop: return text::FinishReason::kStop;
+    case runtime::FinishReason::kLength: return text::FinishReason::kLength;
+    case runtime::FinishReason::kCancelled:
+    case runtime::FinishReason::kFailed: return text::FinishReason::kAborted;
+  }
+  return text::FinishReason::kNone;
+}
+
+Result<void> check_stops(const std::vector<std::string>& stops) {
+  if (stops.size() > text::kMaxStops) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("{} stop strings, at most {} are taken", stops.size(), text::kMaxStops));
+  }
+  if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); })) {
+    return make_error(ErrorKind::kInvalidArgument, "a stop string is empty", "leave it out");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Turn::State {
+  State(const text::Tokenizer& words, runtime::Stream ids, text::ParserOptions options, std::int64_t prompt)
+      : tokenizer(words), stream(std::move(ids)), stops(options.stops), parser(words, std::move(options)) {
+    usage.prompt_tokens = prompt;
+  }
+
+  void take_token(runtime::Token token, std::vector<text::ParserEvent>& events) {
+    const text::TokenId id = token.id;
+    parser.push({&id, 1}, events);
+    if (report_tokens) {
+      TokenReport report;
+      report.bytes = tokenizer.token_bytes(id);
+      for (const runtime::TokenLogprob& other : token.top)
+        report.top_bytes.emplace_back(tokenizer.token_bytes(other.id));
+      report.token = std::move(token);
+      reports.push_back(std::move(report));
+    }
+    // A stop string, or the end of the calls block: the engine does not know of it yet.
+    if (parser.ended()) {
+      stream.cancel();
+      close(text::FinishReason::kStop, events);
+    }
+  }
+
+  void take_finish(const runtime::Finish& finish, std::vector<text::ParserEvent>& events) {
+    usage.cached_tokens = finish.usage.cached_tokens;
+    error = finish.error;
+    close(text_reason(finish.reason), events);
+  }
+
+  void close(text::FinishReason reason, std::vector<text::ParserEvent>& events) {
+    output.outcome = parser.finish(reason, events);
+    usage.completion_tokens = static_cast<std::int64_t>(output.outcome.completion_tokens);
+    usage.reasoning_tokens = static_cast<std::int64_t>(output.outcome.reasoning_tokens);
+    ended = true;
+  }
+
+  const text::Tokenizer& tokenizer;
+  runtime::Stream stream;
+  std::vector<std::string> stops;
+  text::OutputParser parser;
+  bool report_tokens = false;
+  bool ended = false;
+  text::ParsedOutput output;
+  std::vector<TokenReport> reports;
+  TurnUsage usage;
+  std::optional<Error> error;
+};
+
+Turn::Turn(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Turn::Turn(Turn&&) noexcept = default;
+Turn& Turn::operator=(Turn&&) noexcept = default;
+Turn::~Turn() = default;
+
+std::int64_t Turn::prompt_tokens() const {
+  return state_->usage.prompt_tokens;
+}
+
+void Turn::cancel() {
+  state_->stream.cancel();
+}
+
+bool Turn::advance(std::vector<text::ParserEvent>& events, std::int64_t timeout_ms) {
+  if (state_->ended) return false;
+  const std::size_t first = events.size();
+  std::optional<runtime::Event> event =
+      timeout_ms < 0 ? state_->stream.next() : state_->stream.next_within(timeout_ms);
+  for (; event.has_value() && !state_->ended; event = state_->stream.try_next()) {
+    if (auto* token = std::get_if<runtime::Token>(&*event)) {
+      state_->take_token(std::move(*token), events);
+    } else {
+      state_->take_finish(std::get<runtime::Finish>(*event), events);
+    }
+  }
+  text::accumulate(std::span(events).subspan(first), state_->output);
+  return !state_->ended;
+}
+
+Result<TurnResult> Turn::result() {
+  DI_CHECK_MSG(state_->ended, "the result of a turn was asked for before its end");
+  if (state_->error.has_value()) return *state_->error;
+  TurnResult result;
+  result.output = state_->output;
+  result.usage = state_->usage;
+  result.tokens = state_->reports;
+  if (result.output.outcome.stop.has_value()) result.stop = state_->stops[*result.output.outcome.stop];
+  return result;
+}
+
+Result<TurnResult> Turn::run(const Deltas& deltas) {
+  std::vector<text::ParserEvent> events;
+  for (bool more = true; more;) {
+    events.clear();
+    more = advance(events);
+    if (deltas && !events.empty()) deltas(events);
+  }
+  return result();
+}
+
+Result<text::Tokenizer> load_tokenizer(const std::filesystem::path& model_directory) {
+  return text::Tokenizer::load(model_directory / "tokenizer.json");
+}
+
+std::span<const std::int32_t> known_token_map(const text::Tokenizer& tokenizer) {
+  if (tokenizer.model_digest() != kPublishedTokenizer) return {};
+  return text::embedded_engram_token_map();
+}
+
+runtime::EngineOptions engine_options(const text::Tokenizer& tokenizer, const model::Config& config) {
+  runtime::EngineOptions options;
+  const text::ControlIds& control = tokenizer.control();
+  for (const text::TokenId id : {control.end_of_sentence, control.begin_of_sentence, control.user,
+                                 control.assistant, control.system, control.latest_reminder}) {
+    if (id != text::kNoToken) options.eos_ids.push_back(id);
+  }
+  options.never_sampled = tokenizer.never_sampled(static_cast<std::size_t>(config.vocab));
+  options.mode = config.replayable() ? runtime::Mode::kReplay : runtime::Mode::kExact;
+  return options;
+}
+
+Service::~Service() = default;
+
+Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
+  DI_ASSIGN(auto tokenizer, load_tokenizer(options.load.model_directory));
+  if (options.load.token_map.empty()) options.load.token_map = known_token_map(tokenizer);
+  DI_ASSIGN(auto loaded, runtime::load(options.load));
+  if (tokenizer.vocabulary_size() > static_cast<std::size_t>(loaded.config.vocab)) {
+    return make_error(
+        ErrorKind::kFormat,
+        fmt::format("cannot serve {}: tokenizer.json has {} ids, the model's head has {} rows",
+                    options.load.model_directory.string(), tokenizer.vocabulary_size(), loaded.config.vocab),
+        "the tokenizer and the weights come from different releases");
+  }
+  const auto version = text::model_version_from_name(loaded.config.family);
+  DI_CHECK_MSG(version.has_value(), "a model family without a prompt format");
+  runtime::EngineOptions engine = engine_options(tokenizer, loaded.config);
+  engine.mode = options.mode.value_or(engine.mode);
+  engine.decoder_tokens = options.decoder_tokens;
+  engine.prefill_chunk = options.prefill_chunk;
+  engine.max_waiting = options.max_waiting;
+  engine.step_log = options.step_log;
+
+  std::unique_ptr<Service> service(new Service());
+  service->tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));
+  service->encoding_ = options.encoding;
+  service->encoding_.version = *version;
+  service->config_ = std::move(loaded.config);
+  service->plan_ = std::move(loaded.plan);
+  DI_ASSIGN(service->engine_, runtime::Engine::create(std::move(loaded.core), std::move(engine)));
+  return service;
+}
+
+Result<text::ParserOptions> Service::parser_options(const TurnRequest& request,
+                                                    text::ParserStart start) const {
+  using Format = text::ResponseFormat::Kind;
+  const text::Conversation& conversation = request.conversation;
+  if (conversation.response_format.kind == Format::kRegex) {
+    return make_error(ErrorKind::kUnsupported,
+                      "the answer is to follow a regular expression, which this build cannot enforce",
+                      "ask for text or JSON");
+  }
+  DI_TRY(check_stops(request.stops));
+  text::ParserOptions options;
+  options.start = start;
+  options.profile = encoding_.profile;
+  options.tools_enabled = text::shows_tools(conversation);
+  options.json_mode = conversation.response_format.kind == Format::kJsonObject ||
+                      conversation.response_format.kind == Format::kJsonSchema;
+  options.stop_in_reasoning = request.stop_in_reasoning;
+  options.include_stop = request.include_stop;
+  options.surface_stray_calls = request.surface_stray_calls;
+  options.stops = request.stops;
+  options.stop_ids = request.stop_ids;
+  for (const text::ToolDefinition& tool : conversation.tools) {
+    options.tools.push_back({tool.name, text::write_json(tool.parameters)});
+  }
+  return options;
+}
+
+Result<Turn> Service::start(const TurnRequest& request) {
+  const text::RenderedPrompt prompt = text::render(request.conversation, encoding_);
+  if (!prompt.images.empty()) {
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("the conversation holds {} images, this build reads text only", prompt.images.size()),
+        "describe the image in words");
+  }
+  DI_ASSIGN(auto parser, parser_options(request, prompt.start));
+  runtime::Request ids;
+  DI_ASSIGN(ids.prompt, text::encode(prompt, *tokenizer_));
+  const auto prompt_tokens = static_cast<std::int64_t>(ids.prompt.size());
+  ids.sampling = request.sampling;
+  ids.max_tokens = request.max_tokens;
+  ids.stop_ids = request.stop_ids;
+  ids.mode = request.mode;
+  DI_ASSIGN(auto stream, engine_->submit(std::move(ids)));
+  auto state =
+      std::make_unique<Turn::State>(*tokenizer_, std::move(stream), std::move(parser), prompt_tokens);
+  state->report_tokens = request.sampling.logprobs;
+  return Turn(std::move(state));
+}
+
+}  // namespace deepinfer::service
