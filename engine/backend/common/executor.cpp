@@ -1,0 +1,328 @@
+#include "backend/common/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/math.h"
+#include "base/rope.h"
+
+namespace deepinfer::backend {
+
+using graph::kNoValue;
+using graph::Node;
+using graph::Op;
+using graph::ValueId;
+
+class Executor::Run final : public NodeRun {
+ public:
+  explicit Run(Executor& owner) : owner_(owner) {
+    graph = owner.graph_.get();
+    registry = &owner.registry_;
+    step = &owner.step_;
+    parallel = owner.parallel_.get();
+  }
+
+  FloatRows floats(ValueId id) const override {
+    DI_CHECK(owner_.value(id).type != graph::ElementType::kI32);
+    return {reinterpret_cast<float*>(address(id)), step->extent(row_dim(id)), owner_.columns(id)};
+  }
+  IntRows ints(ValueId id) const override {
+    DI_CHECK(owner_.value(id).type == graph::ElementType::kI32);
+    return {reinterpret_cast<int32_t*>(address(id)), step->extent(row_dim(id)), owner_.columns(id)};
+  }
+  RopeAngles rope(int table) const override {
+    const Table& entry = owner_.tables_[static_cast<size_t>(table)];
+    return {static_cast<int>(entry.frequencies.size()), entry.frequencies, entry.sines.data(),
+            entry.cosines.data()};
+  }
+
+ private:
+  std::byte* address(ValueId id) const { return owner_.addresses_[static_cast<size_t>(id)]; }
+  Executor& owner_;
+};
+
+Executor::Executor(std::shared_ptr<const graph::Graph> graph, const state::Registry& registry,
+                   const StepLimits& limits, std::shared_ptr<Parallel> parallel)
+    : graph_(std::move(graph)),
+      registry_(registry),
+      parallel_(std::move(parallel)),
+      step_(*graph_, limits),
+      weights_(*graph_) {}
+
+Executor::~Executor() = default;
+
+Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<const graph::Graph> graph,
+                                                      const state::Registry& registry,
+                                                      const StepLimits& limits, const OpTable& table,
+                                                      std::shared_ptr<Parallel> parallel) {
+  std::unique_ptr<Executor> executor(new Executor(std::move(graph), registry, limits, std::move(parallel)));
+  DI_TRY(executor->build_schedule(table));
+  DI_TRY(executor->bind_index_sites());
+  DI_TRY(executor->plan_buffers());
+  DI_TRY(executor->prepare_kernels(table));
+  executor->prepare_tables();
+  executor->run_ = std::make_unique<Run>(*executor);
+  return std::unique_ptr<Executable>(std::move(executor));
+}
+
+int64_t Executor::columns(ValueId id) const {
+  int64_t product = 1;
+  const graph::Shape& shape = value(id).shape;
+  for (size_t i = 1; i < shape.size(); ++i)
+    product *= shape[i].value;
+  return product;
+}
+
+bool Executor::is_scores(ValueId id) const {
+  return site_of(id) != nullptr;
+}
+
+const Executor::Site* Executor::site_of(ValueId scores) const {
+  for (const Site& site : sites_)
+    if (site.scores == scores) return &site;
+  return nullptr;
+}
+
+// --- compiling
+
+Result<void> Executor::build_schedule(const OpTable& table) {
+  for (size_t s = 0; s < graph_->segments.size(); ++s) {
+    const graph::Segment& segment = graph_->segments[s];
+    for (int n = segment.first_node; n < segment.last_node; ++n)
+      DI_TRY(append(graph_->nodes[static_cast<size_t>(n)], static_cast<int>(s), table));
+  }
+  return {};
+}
+
+Result<void> Executor::append(const Node& node, int segment, const OpTable& table) {
+  if (!table[node.op]) {
+    const auto* fused = std::get_if<graph::FusedAttributes>(&node.attributes);
+    if (fused == nullptr)
+      return make_error(ErrorKind::kUnsupported,
+                        fmt::format("cannot compile: operation {} (layer {}) has no kernel in this backend",
+                                    graph::op_name(node.op), node.layer));
+    for (const int part : fused->parts)
+      DI_TRY(append(graph_->fused_parts[static_cast<size_t>(part)], segment, table));
+    return {};
+  }
+  items_.push_back({&node, segment, -1, {}});
+  return {};
+}
+
+Result<void> Executor::bind_index_sites() {
+  for (Item& item : items_) {
+    if (item.node->op != Op::kIndexScores) continue;
+    item.index_site = static_cast<int>(sites_.size());
+    Site site;
+    site.scores = item.node->outputs[0];
+    site.ratio = std::get<graph::IndexAttributes>(item.node->attributes).ratio;
+    for (const graph::Seam& seam : graph_->seams)
+      site.kept = site.kept || seam.value == site.scores;
+    sites_.push_back(std::move(site));
+  }
+  const auto refuse = [](const Node& node, std::string_view reason) {
+    return make_error(ErrorKind::kUnsupported, fmt::format("cannot compile: {} of layer {} {}",
+                                                           graph::op_name(node.op), node.layer, reason));
+  };
+  for (const Item& item : items_) {
+    const Op op = item.node->op;
+    for (size_t i = 0; i < item.node->inputs.size(); ++i) {
+      const Site* found = site_of(item.node->inputs[i]);
+      if (found == nullptr) continue;
+      IndexSite& site = sites_[static_cast<size_t>(found - sites_.data())].site;
+      const bool selects = op == Op::kIndexSelect && i == 0 && site.select == nullptr;
+      const bool offers = op == Op::kIndexCandidates && i == 0 && site.candidates == nullptr;
+      if (!selects && !offers) return refuse(*item.node, "uses index scores in a way that is not built");
+      (selects ? site.select : site.candidates) = item.node;
+    }
+  }
+  std::erase_if(items_, [](const Item& item) {
+    return item.node->op == Op::kIndexSelect || item.node->op == Op::kIndexCandidates;
+  });
+  return {};
+}
+
+Result<void> Executor::plan_buffers() {
+  std::vector<Lifetime> lifetimes(graph_->values.size());
+  const int end = static_cast<int>(items_.size());
+  const auto make = [&](ValueId id, int item) {
+    Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
+    lifetime = {item, item, StepView::largest_extent(value(id).shape[0], step_.limits()) * columns(id) * 4};
+  };
+  const auto use = [&](ValueId id, int item) -> Result<void> {
+    Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
+    if (lifetime.first < 0)
+      return make_error(ErrorKind::kInternal,
+                        fmt::format("cannot compile: value '{}' is used before it is made", value(id).name));
+    lifetime.last = item;
+    return {};
+  };
+  for (int i = 0; i < end; ++i) {
+    const Item& item = items_[static_cast<size_t>(i)];
+    for (const ValueId id : item.node->inputs)
+      DI_TRY(use(id, i));
+    if (item.index_site < 0) {
+      for (const ValueId id : item.node->outputs)
+        make(id, i);
+      continue;
+    }
+    const IndexSite& site = sites_[static_cast<size_t>(item.index_site)].site;
+    if (site.select != nullptr && site.select->inputs.size() > 1) DI_TRY(use(site.select->inputs[1], i));
+    if (site.candidates != nullptr) make(site.candidates->outputs[0], i);
+    if (site.select != nullptr) make(site.select->outputs[0], i);
+  }
+  const auto keep = [&](ValueId id) -> Result<void> {
+    return id == kNoValue || is_scores(id) ? Result<void>() : use(id, end);
+  };
+  DI_TRY(keep(graph_->logits));
+  for (const graph::Seam& seam : graph_->seams)
+    DI_TRY(keep(seam.value));
+
+  const ArenaPlan plan = plan_arena(lifetimes);
+  DI_ASSIGN(arena_, Arena::allocate(plan.bytes));
+  addresses_.assign(lifetimes.size(), nullptr);
+  for (size_t i = 0; i < lifetimes.size(); ++i)
+    if (plan.offsets[i] >= 0) addresses_[i] = arena_.data() + plan.offsets[i];
+  return {};
+}
+
+Result<void> Executor::prepare_kernels(const OpTable& table) {
+  PrepareContext context{*graph_, registry_, step_.limits(), weights_, *parallel_, kernel_bytes_};
+  for (Item& item : items_) {
+    DI_ASSIGN(item.kernel, table[item.node->op](context, *item.node));
+    DI_CHECK(item.kernel != nullptr);
+  }
+  return {};
+}
+
+void Executor::prepare_tables() {
+  for (const graph::RopeTable& table : graph_->rope_tables) {
+    RopeParameters parameters;
+    parameters.theta = table.theta;
+    parameters.dimension = table.channels;
+    parameters.factor = table.yarn ? table.factor : 1.0;
+    parameters.original_length = table.original_length;
+    parameters.beta_fast = table.beta_fast;
+    parameters.beta_slow = table.beta_slow;
+    Table entry;
+    entry.frequencies = rope_frequencies(parameters);
+    entry.sines.resize(entry.frequencies.size() * static_cast<size_t>(step_.limits().tokens));
+    entry.cosines.resize(entry.sines.size());
+    tables_.push_back(std::move(entry));
+  }
+}
+
+// --- running
+
+void Executor::fill_tables() {
+  const auto rows = step_.inputs().positions;
+  for (Table& table : tables_) {
+    const size_t pairs = table.frequencies.size();
+    parallel_->run(static_cast<int64_t>(rows.size()), 16, [&](int64_t begin, int64_t end, int) {
+      for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+        for (size_t pair = 0; pair < pairs; ++pair) {
+          const SinCos angle = sincos_f32(static_cast<float>(rows[row]) * table.frequencies[pair]);
+          table.sines[row * pairs + pair] = angle.sin;
+          table.cosines[row * pairs + pair] = angle.cos;
+        }
+      }
+    });
+  }
+}
+
+void Executor::begin_index_sites() {
+  for (Site& entry : sites_) {
+    IndexSite& site = entry.site;
+    site.made_candidates = site.candidates ? run_->ints(site.candidates->outputs[0]) : IntRows{};
+    site.selection = site.select ? run_->ints(site.select->outputs[0]) : IntRows{};
+    const bool masked = site.select != nullptr && site.select->inputs.size() > 1;
+    site.allowed_candidates = masked ? run_->ints(site.select->inputs[1]) : IntRows{};
+    if (!entry.kept) continue;
+    const graph::Dim dim = value(entry.scores).shape[0];
+    const int64_t rows = step_.extent(dim);
+    entry.kept_offsets.assign(1, 0);
+    for (int64_t row = 0; row < rows; ++row)
+      entry.kept_offsets.push_back(entry.kept_offsets.back() +
+                                   (step_.position(dim.axis, row) + 1) / entry.ratio);
+    entry.kept_scores.resize(static_cast<size_t>(entry.kept_offsets.back()));
+    site.kept_scores = entry.kept_scores.data();
+    site.kept_offsets = entry.kept_offsets.data();
+  }
+}
+
+Result<void> Executor::run(const StepInputs& inputs) {
+  DI_TRY(step_.begin(inputs));
+  fill_tables();
+  begin_index_sites();
+  for (const Item& item : items_) {
+    if (step_.extent(graph_->segments[static_cast<size_t>(item.segment)].rows) == 0) continue;
+    run_->node = item.node;
+    run_->index_site = item.index_site < 0 ? nullptr : &sites_[static_cast<size_t>(item.index_site)].site;
+    item.kernel(*run_);
+  }
+  return {};
+}
+
+std::span<const float> Executor::logits() const {
+  if (graph_->logits == kNoValue) return {};
+  const FloatRows rows = run_->floats(graph_->logits);
+  return {rows.data, static_cast<size_t>(rows.rows * rows.columns)};
+}
+
+void Executor::copy_kept_scores(const Site& site, SeamTensor& tensor) const {
+  const auto rows = static_cast<int64_t>(site.kept_offsets.size()) - 1;
+  int64_t widest = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto index = static_cast<size_t>(row);
+    widest = std::max(widest, site.kept_offsets[index + 1] - site.kept_offsets[index]);
+  }
+  tensor.shape = {std::max<int64_t>(rows, 0), widest};
+  if (rows <= 0) return;
+  tensor.f32.assign(static_cast<size_t>(rows * widest), -std::numeric_limits<float>::infinity());
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto index = static_cast<size_t>(row);
+    std::copy(site.kept_scores.begin() + site.kept_offsets[index],
+              site.kept_scores.begin() + site.kept_offsets[index + 1], tensor.f32.begin() + row * widest);
+  }
+}
+
+Result<SeamTensor> Executor::seam(const std::string& name) const {
+  for (const graph::Seam& seam : graph_->seams) {
+    if (seam.name != name) continue;
+    SeamTensor tensor;
+    tensor.name = name;
+    tensor.type = value(seam.value).type;
+    if (const Site* site = site_of(seam.value)) {
+      copy_kept_scores(*site, tensor);
+      return tensor;
+    }
+    for (const graph::Dim dim : value(seam.value).shape)
+      tensor.shape.push_back(step_.extent(dim));
+    if (tensor.type == graph::ElementType::kI32) {
+      const IntRows rows = run_->ints(seam.value);
+      tensor.i32.assign(rows.data, rows.data + rows.rows * rows.columns);
+    } else {
+      const FloatRows rows = run_->floats(seam.value);
+      tensor.f32.assign(rows.data, rows.data + rows.rows * rows.columns);
+    }
+    return tensor;
+  }
+  std::string known;
+  for (const graph::Seam& seam : graph_->seams)
+    known += (known.empty() ? "" : ", ") + seam.name;
+  return make_error(ErrorKind::kNotFound, fmt::format("the graph has no seam named '{}'", name),
+                    known.empty() ? "build the model with seams" : fmt::format("it has: {}", known));
+}
+
+std::vector<Executable::Memory> Executor::memory() const {
+  int64_t tables = 0;
+  for (const Table& table : tables_)
+    tables += static_cast<int64_t>((table.sines.size() + table.cosines.size()) * sizeof(float));
+  return {{"weights", weights_.bytes() + kernel_bytes_}, {"arena", arena_.bytes()}, {"tables", tables}};
+}
+
+}  // namespace deepinfer::backend

@@ -1,0 +1,86 @@
+// Runs a graph node by node with the kernels of an OpTable. Shared by the backends that run on the host: they
+// differ in their tables alone. Buffers are planned once for StepLimits; a step allocates nothing (kept index
+// scores of a seam apart).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/common/buffers.h"
+#include "backend/common/op_table.h"
+#include "backend/common/step_view.h"
+#include "backend/common/weights.h"
+
+namespace deepinfer::backend {
+
+class Executor final : public Executable {
+ public:
+  // kUnsupported names an operation that has no kernel; kOutOfMemory, and the errors of the kernels' preparation.
+  static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
+                                                     const state::Registry& registry,
+                                                     const StepLimits& limits, const OpTable& table,
+                                                     std::shared_ptr<Parallel> parallel);
+  ~Executor() override;
+
+  Result<void> run(const StepInputs& inputs) override;
+  std::span<const float> logits() const override;
+  Result<SeamTensor> seam(const std::string& name) const override;
+  std::vector<Memory> memory() const override;
+
+ private:
+  class Run;
+  struct Item {
+    const graph::Node* node = nullptr;
+    int segment = 0;
+    int index_site = -1;  // index into sites_, kIndexScores only
+    Kernel kernel;
+  };
+  struct Site {
+    IndexSite site;
+    graph::ValueId scores = graph::kNoValue;
+    int64_t ratio = 1;
+    bool kept = false;  // a seam names the scores
+    std::vector<float> kept_scores;
+    std::vector<int64_t> kept_offsets;  // rows + 1
+  };
+  struct Table {
+    std::vector<float> frequencies;
+    std::vector<float> sines;    // [tokens, pairs]
+    std::vector<float> cosines;  // [tokens, pairs]
+  };
+
+  Executor(std::shared_ptr<const graph::Graph> graph, const state::Registry& registry,
+           const StepLimits& limits, std::shared_ptr<Parallel> parallel);
+
+  Result<void> build_schedule(const OpTable& table);
+  Result<void> append(const graph::Node& node, int segment, const OpTable& table);
+  Result<void> bind_index_sites();
+  Result<void> plan_buffers();
+  Result<void> prepare_kernels(const OpTable& table);
+  void prepare_tables();
+  void fill_tables();
+  void begin_index_sites();
+
+  const graph::Value& value(graph::ValueId id) const { return graph_->values[static_cast<size_t>(id)]; }
+  int64_t columns(graph::ValueId id) const;
+  bool is_scores(graph::ValueId id) const;
+  const Site* site_of(graph::ValueId scores) const;
+  void copy_kept_scores(const Site& site, SeamTensor& tensor) const;
+
+  std::shared_ptr<const graph::Graph> graph_;
+  state::Registry registry_;
+  std::shared_ptr<Parallel> parallel_;
+  StepView step_;
+  WeightStore weights_;
+  std::vector<Item> items_;
+  std::vector<Site> sites_;
+  std::vector<Table> tables_;
+  std::vector<std::byte*> addresses_;  // of each value; null for values without memory
+  Arena arena_;
+  std::unique_ptr<Run> run_;
+  int64_t kernel_bytes_ = 0;
+};
+
+}  // namespace deepinfer::backend

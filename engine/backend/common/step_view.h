@@ -1,0 +1,81 @@
+// One step as the operations see it: extents of the symbolic axes, the token behind every row, and the
+// compressor groups that close. Checked once when a step begins; operations then index without asking.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/result.h"
+#include "graph/graph.h"
+
+namespace deepinfer::backend {
+
+// A compressor group that closes in this step and is written: group `index` of sequence `sequence`.
+struct GroupRef {
+  int sequence = 0;
+  int64_t index = 0;
+};
+
+class StepView {
+ public:
+  StepView(const graph::Graph& graph, const StepLimits& limits);
+
+  // Takes the step's inputs (borrowed until the next begin) and checks them: sizes within the limits, ids in the
+  // vocabulary, rows of a sequence consecutive, positions ascending by one, decoder rows exactly the positions
+  // from decoder_from on. kInvalidArgument names what is wrong.
+  Result<void> begin(const StepInputs& inputs);
+
+  const StepInputs& inputs() const { return inputs_; }
+  const StepLimits& limits() const { return limits_; }
+  const SequenceSlice& sequence(int index) const { return inputs_.sequences[static_cast<size_t>(index)]; }
+  int sequences() const { return static_cast<int>(inputs_.sequences.size()); }
+
+  // Extent of a dimension in this step, and the largest one that the limits allow.
+  int64_t extent(graph::Dim dim) const;
+  static int64_t largest_extent(graph::Dim dim, const StepLimits& limits);
+
+  // The row of T behind row `row` of axis T, D or L.
+  int token_row(graph::Axis axis, int64_t row) const;
+  int64_t position(graph::Axis axis, int64_t row) const {
+    return inputs_.positions[static_cast<size_t>(token_row(axis, row))];
+  }
+  int sequence_of(graph::Axis axis, int64_t row) const {
+    return inputs_.sequence_of[static_cast<size_t>(token_row(axis, row))];
+  }
+  bool is_image(int token_row) const {
+    return !inputs_.image.empty() && inputs_.image[static_cast<size_t>(token_row)] != 0;
+  }
+
+  // The rows of one sequence on axis T or D: `count` consecutive rows from `first_row`, the first at `first_position`.
+  struct Run {
+    int first_row = 0;
+    int count = 0;
+    int64_t first_position = 0;
+  };
+  Run run_of(graph::Axis axis, int sequence) const;
+  // The lowest position whose window row a layer with its window rows on `axis` may read (docs/graph_operations.md).
+  int64_t window_floor(graph::Axis axis, int sequence) const;
+
+  // Groups of `ratio` tokens that close in this step and are written: in sequence order, then ascending.
+  std::span<const GroupRef> groups(int ratio) const;
+
+ private:
+  struct GroupList {
+    int ratio = 1;
+    std::vector<GroupRef> groups;
+  };
+
+  Result<void> check_rows() const;
+  Result<void> check_sequences() const;
+  Result<void> check_slice(int s, int first_token_row, int first_decoder_row) const;
+
+  StepLimits limits_;
+  int vocab_;
+  int hidden_;
+  StepInputs inputs_;
+  std::vector<GroupList> lists_;  // one a ratio of the graph
+};
+
+}  // namespace deepinfer::backend

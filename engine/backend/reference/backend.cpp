@@ -1,0 +1,45 @@
+#include "backend/reference/backend.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "backend/common/executor.h"
+#include "backend/reference/table.h"
+
+namespace deepinfer::backend::reference {
+
+ReferenceBackend::ReferenceBackend(const BackendOptions& options) {
+  ThreadPoolOptions threads;
+  threads.threads = options.threads;
+  threads.pin = false;
+  parallel_ = std::make_shared<Parallel>(threads);
+}
+
+Result<std::unique_ptr<Backend>> ReferenceBackend::create(const BackendOptions& options) {
+  if (!options.kernels.empty() && options.kernels != "plain")
+    return make_error(ErrorKind::kUnsupported,
+                      fmt::format("the reference backend has no kernel set named '{}'", options.kernels),
+                      "its only one is 'plain'");
+  return std::unique_ptr<Backend>(new ReferenceBackend(options));
+}
+
+Capabilities ReferenceBackend::capabilities() const {
+  return {"reference", "plain", fmt::format("plain C++, {} threads; slow", parallel_->workers())};
+}
+
+Result<std::unique_ptr<Executable>> ReferenceBackend::compile(std::shared_ptr<const graph::Graph> graph,
+                                                              const state::Registry& registry,
+                                                              const StepLimits& limits) {
+  return Executor::compile(std::move(graph), registry, limits, op_table(), parallel_);
+}
+
+Result<std::byte*> ReferenceBackend::allocate(size_t bytes, const std::string& tag) {
+  return memory_.allocate(bytes, tag);
+}
+
+void ReferenceBackend::release(std::byte* address, size_t bytes, const std::string& tag) {
+  memory_.release(address, bytes);
+}
+
+}  // namespace deepinfer::backend::reference
