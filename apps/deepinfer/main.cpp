@@ -9,6 +9,9 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
 
   Context context{app, {}};
+  add_score(context);
+  add_generate(context);
+  add_doctor(context);
   add_tokenize(context);
   add_detokenize(context);
 
