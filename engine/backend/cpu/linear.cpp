@@ -75,10 +75,44 @@ Result<void> Workspace::reserve(std::int64_t shared, std::int64_t each) {
   return {};
 }
 
-Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::int64_t k) {
+void Workspace::reserve_jobs(std::size_t jobs) {
+  if (jobs > job_ends_.size()) job_ends_.resize(jobs);
+}
+
+std::span<std::int64_t> Workspace::job_ends(std::size_t jobs) {
+  DI_CHECK(jobs <= job_ends_.size());
+  return std::span(job_ends_).first(jobs);
+}
+
+Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::int64_t k, std::int64_t jobs) {
   const std::int64_t row = prepared_bytes(k);
+  workspace.reserve_jobs(static_cast<std::size_t>(jobs));
   return workspace.reserve(rows * row, kLinearScratchBytes + kRowsPreparedByEach * row);
 }
+
+namespace {
+
+// How jobs are cut into work items: tiles of `groups` groups, and of `rows` rows when there are few tiles.
+struct Cut {
+  std::int64_t groups = kTileGroups;
+  std::int64_t rows = 0;
+
+  Cut(std::span<const LinearJob> jobs, std::int64_t x_rows, int workers) {
+    std::int64_t total = 0;
+    for (const LinearJob& job : jobs)
+      total += job.matrix->groups;
+    if (total < kTileGroups * kItemsAWorker * workers) groups = 1;
+    rows = x_rows;
+    if (total / groups < kItemsAWorker * workers) rows = std::min(rows, kFewTilesRows);
+  }
+  std::int64_t tiles(const LinearJob& job) const { return (job.matrix->groups + groups - 1) / groups; }
+  std::int64_t pieces(std::int64_t job_rows) const { return (job_rows + rows - 1) / rows; }
+
+  static constexpr std::int64_t kItemsAWorker = 4;
+  static constexpr std::int64_t kFewTilesRows = 48;
+};
+
+}  // namespace
 
 void run_linears(const KernelSet& set, Parallel& parallel, Workspace& workspace, const float* x,
                  std::int64_t x_stride, std::int64_t rows, std::span<const LinearJob> jobs) {
@@ -92,12 +126,16 @@ void run_linears(const KernelSet& set, Parallel& parallel, Workspace& workspace,
       for (std::int64_t row = begin; row < end; ++row)
         layout.prepare(set, shape, x + row * x_stride, row, workspace.shared());
     });
-  std::int64_t tiles = 0;
-  for (const LinearJob& job : jobs) {
-    DI_CHECK(job.matrix->k == shape.k);
-    tiles += (job.matrix->groups + kTileGroups - 1) / kTileGroups;
+  const Cut cut(jobs, rows, parallel.workers());
+  const auto rows_of = [&](const LinearJob& job) { return job.rows < 0 ? rows : job.rows; };
+  const std::span<std::int64_t> ends = workspace.job_ends(jobs.size());
+  std::int64_t items = 0;
+  for (std::size_t j = 0; j < jobs.size(); ++j) {
+    DI_CHECK(jobs[j].matrix->k == shape.k);
+    items += cut.tiles(jobs[j]) * cut.pieces(rows_of(jobs[j]));
+    ends[j] = items;
   }
-  parallel.run(tiles, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+  parallel.run(items, 1, [&](std::int64_t item, std::int64_t, int worker) {
     std::byte* own = workspace.worker(worker);
     std::byte* prepared = each ? own + kLinearScratchBytes : workspace.shared();
     if (each && !ready[static_cast<std::size_t>(worker)]) {
@@ -105,28 +143,29 @@ void run_linears(const KernelSet& set, Parallel& parallel, Workspace& workspace,
         layout.prepare(set, shape, x + row * x_stride, row, prepared);
       ready[static_cast<std::size_t>(worker)] = true;
     }
-    std::int64_t first = 0;
-    for (const LinearJob& job : jobs) {
-      const std::int64_t count = (job.matrix->groups + kTileGroups - 1) / kTileGroups;
-      const std::int64_t from = std::max(begin, first);
-      const std::int64_t to = std::min(end, first + count);
-      if (from < to) {
-        const auto operand = static_cast<std::size_t>(job.matrix->operand);
-        LinearTile tile;
-        tile.matrix = job.matrix;
-        tile.group_begin = (from - first) * kTileGroups;
-        tile.group_end = std::min(job.matrix->groups, (to - first) * kTileGroups);
-        tile.x = prepared + layout.offset[operand];
-        tile.x_stride = layout.stride[operand];
-        tile.rows = rows;
-        tile.y = job.y;
-        tile.y_stride = job.y_stride;
-        tile.round_bf16 = job.round_bf16;
-        tile.scratch = own;
-        set.linear(tile);
-      }
-      first += count;
-    }
+    const auto j = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), item) - ends.begin());
+    const LinearJob& job = jobs[j];
+    const std::int64_t index = item - (j == 0 ? 0 : ends[j - 1]);
+    const std::int64_t pieces = cut.pieces(rows_of(job));
+    const std::int64_t group = index / pieces * cut.groups;
+    const std::int64_t first = index % pieces * cut.rows;
+    const auto operand = static_cast<std::size_t>(job.matrix->operand);
+    LinearTile tile;
+    tile.matrix = job.matrix;
+    tile.group_begin = group;
+    tile.group_end = std::min(job.matrix->groups, group + cut.groups);
+    tile.x = prepared + layout.offset[operand];
+    tile.x_stride = layout.stride[operand];
+    tile.row_index = job.x_rows != nullptr ? job.x_rows + first : nullptr;
+    if (job.x_rows == nullptr) tile.x += first * tile.x_stride;
+    tile.rows = std::min(cut.rows, rows_of(job) - first);
+    tile.y = job.y;
+    tile.y_index = job.y_rows != nullptr ? job.y_rows + first : nullptr;
+    if (job.y_rows == nullptr) tile.y += first * job.y_stride;
+    tile.y_stride = job.y_stride;
+    tile.round_bf16 = job.round_bf16;
+    tile.scratch = own;
+    set.linear(tile);
   });
 }
 

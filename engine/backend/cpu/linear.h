@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/common/parallel.h"
 #include "backend/cpu/kernels/kernel_set.h"
@@ -21,6 +22,8 @@ class Workspace {
   Result<void> reserve(std::int64_t shared, std::int64_t each);
   std::byte* shared() { return shared_.data(); }
   std::byte* worker(int index) { return workers_memory_.data() + index * each_; }
+  std::span<std::int64_t> job_ends(std::size_t jobs);  // within what reserve_jobs promised (checked)
+  void reserve_jobs(std::size_t jobs);
   std::int64_t bytes() const { return static_cast<std::int64_t>(shared_.size() + workers_memory_.size()); }
 
  private:
@@ -28,20 +31,25 @@ class Workspace {
   std::int64_t each_ = 0;
   HugeBuffer shared_;
   HugeBuffer workers_memory_;
+  std::vector<std::int64_t> job_ends_;
 };
 
+// One product y = x W^T, of all rows of x or of some.
 struct LinearJob {
   const PackedMatrix* matrix = nullptr;
   float* y = nullptr;         // [rows, matrix->n]
   std::int64_t y_stride = 0;  // floats
   bool round_bf16 = false;
+  // Job row i reads row x_rows[i] of x and goes to row y_rows[i] of y; null: row i. `rows` of them (-1: all of x).
+  const std::int32_t* x_rows = nullptr;
+  const std::int32_t* y_rows = nullptr;
+  std::int64_t rows = -1;
 };
 
-// What run_linears needs for up to `rows` rows against matrices of k columns.
-Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::int64_t k);
+// What run_linears needs for up to `rows` rows against up to `jobs` matrices of k columns.
+Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::int64_t k, std::int64_t jobs = 1);
 
-// y = x W^T for each job; all share x [rows, k], row r at x + r * x_stride floats. Results are those of
-// KernelSet::linear.
+// All jobs share x [rows, k], row r at x + r * x_stride floats. Results are those of KernelSet::linear.
 void run_linears(const KernelSet& set, Parallel& parallel, Workspace& workspace, const float* x,
                  std::int64_t x_stride, std::int64_t rows, std::span<const LinearJob> jobs);
 

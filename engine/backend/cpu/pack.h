@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/common/parallel.h"
 #include "backend/cpu/kernels/kernel_set.h"
 #include "base/result.h"
 #include "graph/weight.h"
@@ -23,9 +24,9 @@ PackedSize packed_size(const graph::Weight& weight);
 Result<Storage> storage_of(const graph::Weight& weight);
 
 // Rearranges part `part` into `memory` (packed_size bytes, 64-byte aligned) and describes it. Rows `first_row` to
-// `first_row + rows` only (rows = 0: all): a block-diagonal weight is packed group by group. first_row must lie on a
-// tile boundary. The bytes of the checkpoint are not needed afterwards. kFormat names a weight with NaN codes or scales.
-Result<PackedMatrix> pack(const KernelSet& set, const graph::Weight& weight, int part,
+// `first_row + rows` only (rows = 0: all): a block-diagonal weight is packed group by group. first_row must be
+// a multiple of 16. The bytes of the checkpoint are not needed afterwards. kFormat names a weight with NaN codes or scales.
+Result<PackedMatrix> pack(const KernelSet& set, Parallel& parallel, const graph::Weight& weight, int part,
                           Activations activations, std::byte* memory, std::int64_t first_row = 0,
                           std::int64_t rows = 0);
 PackedSize packed_size(const graph::Weight& weight, std::int64_t rows);

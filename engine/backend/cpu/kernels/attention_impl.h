@@ -55,76 +55,91 @@ static void small_product(const float* panel, std::int64_t panel_stride, std::in
                    acc_stride);
 }
 
-static void attention_row(const AttentionRow& a) {
-  float* const query = reinterpret_cast<float*>(a.scratch);        // [dim][16]: lanes = heads
-  float* const sums = query + kGroupRows * kAttentionMaxDim;       // [16][dim]
-  float* const tile = sums + kGroupRows * kAttentionMaxDim;        // [64][dim]
-  float* const scores = tile + kAttentionTile * kAttentionMaxDim;  // [64][16]
-  const int dim = a.dim;
-  for (int first = a.head_begin; first < a.head_end; first += kGroupRows) {
-    const int heads = a.head_end - first < kGroupRows ? a.head_end - first : kGroupRows;
-    for (int c = 0; c < dim; ++c)
-      for (int h = 0; h < kGroupRows; ++h)
-        query[c * kGroupRows + h] = h < heads ? a.q[(first + h) * dim + c] : 0.0f;
-    for (int i = 0; i < kGroupRows * dim; ++i)
-      sums[i] = 0.0f;
-    vf top[kVectors];
-    vf total[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      top[v] = splat(-1e30f);
-      total[v] = zero();
+// Scores of one tile become numerators; running maximum, denominator and rescale factor of 16 heads move on.
+DI_INLINE void softmax_tile(float* scores, int keys, float scale, bool round, float* top, float* total,
+                            float* rescale) {
+  for (int v = 0; v < kVectors; ++v) {
+    const vf before = load(top + v * kLanes);
+    vf best = before;
+    for (int j = 0; j < keys; ++j) {
+      float* s = scores + j * kGroupRows + v * kLanes;
+      const vf scaled = load(s) * splat(scale);
+      store(s, scaled);
+      best = larger(scaled, best);
     }
-    for (int begin = 0; begin < a.count; begin += kAttentionTile) {
-      const int keys = a.count - begin < kAttentionTile ? a.count - begin : kAttentionTile;
-      for (int j = 0; j < keys; ++j)
-        __builtin_memcpy(tile + j * dim, a.keys[begin + j], static_cast<std::size_t>(dim) * 4);
-      small_product(query, kGroupRows, dim, tile, dim, 1, keys, false, scores, kGroupRows);
-      vf rescale[kVectors];
-      for (int v = 0; v < kVectors; ++v) {
-        vf best = top[v];
-        for (int j = 0; j < keys; ++j) {
-          float* s = scores + j * kGroupRows + v * kLanes;
-          const vf scaled = load(s) * splat(a.scale);
-          store(s, scaled);
-          best = larger(scaled, best);
-        }
-        rescale[v] = exponential(top[v] - best);
-        top[v] = best;
-        vf sum_v = total[v] * rescale[v];
-        for (int j = 0; j < keys; ++j) {
-          float* s = scores + j * kGroupRows + v * kLanes;
-          const vf numerator = exponential(load(s) - best);
-          sum_v = sum_v + numerator;
-          store(s, a.round_bf16 ? round_bf16(numerator) : numerator);
-        }
-        total[v] = sum_v;
-      }
+    const vf factor = exponential(before - best);
+    vf sum_v = load(total + v * kLanes) * factor;
+    for (int j = 0; j < keys; ++j) {
+      float* s = scores + j * kGroupRows + v * kLanes;
+      const vf numerator = exponential(load(s) - best);
+      sum_v = sum_v + numerator;
+      store(s, round ? round_bf16(numerator) : numerator);
+    }
+    store(top + v * kLanes, best);
+    store(total + v * kLanes, sum_v);
+    store(rescale + v * kLanes, factor);
+  }
+}
+
+static void attention_row(const AttentionRow& a) {
+  constexpr int query_size = kAttentionMaxHeads * kAttentionMaxDim;
+  float* const query = reinterpret_cast<float*>(a.scratch);        // [groups][dim][16]: lanes = heads
+  float* const sums = query + query_size;                          // [heads][dim]
+  float* const tile = sums + query_size;                           // [64][dim]
+  float* const scores = tile + kAttentionTile * kAttentionMaxDim;  // [64][16]
+  float* const top = scores + kAttentionTile * kGroupRows;         // [heads]
+  float* const total = top + kAttentionMaxHeads;                   // [heads]
+  float* const rescale = total + kAttentionMaxHeads;               // [heads]
+  const int dim = a.dim;
+  const int heads = a.head_end - a.head_begin;
+  const int groups = (heads + kGroupRows - 1) / kGroupRows;
+  const float* q = a.q + static_cast<std::int64_t>(a.head_begin) * dim;
+  for (int g = 0; g < groups; ++g)
+    for (int h = 0; h < kGroupRows; ++h) {
+      const int head = g * kGroupRows + h;
+      float* lane = query + g * dim * kGroupRows + h;
+      for (int c = 0; c < dim; ++c)
+        lane[c * kGroupRows] = head < heads ? q[head * dim + c] : 0.0f;
+    }
+  for (int i = 0; i < heads * dim; i += kLanes)
+    store(sums + i, zero());
+  for (int i = 0; i < groups * kGroupRows; i += kLanes) {
+    store(top + i, splat(-1e30f));
+    store(total + i, zero());
+  }
+  for (int begin = 0; begin < a.count; begin += kAttentionTile) {
+    const int keys = a.count - begin < kAttentionTile ? a.count - begin : kAttentionTile;
+    a.keys.load(a.keys.context, begin, keys, tile);
+    for (int g = 0; g < groups; ++g) {
+      const int first = g * kGroupRows;
+      const int mine = heads - first < kGroupRows ? heads - first : kGroupRows;
+      small_product(query + g * dim * kGroupRows, kGroupRows, dim, tile, dim, 1, keys, false, scores,
+                    kGroupRows);
+      softmax_tile(scores, keys, a.scale, a.round_numerators, top + first, total + first, rescale + first);
+      float* out = sums + first * dim;
       if (begin > 0)
-        for (int h = 0; h < heads; ++h) {
-          const vf factor = splat(rescale[h / kLanes][h % kLanes]);
+        for (int h = 0; h < mine; ++h) {
+          const vf factor = splat(rescale[first + h]);
           for (int c = 0; c < dim; c += kLanes)
-            store(sums + h * dim + c, load(sums + h * dim + c) * factor);
+            store(out + h * dim + c, load(out + h * dim + c) * factor);
         }
       for (int c = 0; c < dim; c += kGroupRows)
-        small_product(tile + c, dim, keys, scores, 1, kGroupRows, heads, true, sums + c, dim);
+        small_product(tile + c, dim, keys, scores, 1, kGroupRows, mine, true, out + c, dim);
     }
-    for (int v = 0; v < kVectors; ++v) {
-      float sink[kLanes];
-      for (int l = 0; l < kLanes; ++l) {
-        const int h = v * kLanes + l;
-        sink[l] = h < heads ? a.sinks[first + h] : 0.0f;
-      }
-      total[v] = total[v] + exponential(load(sink) - top[v]);
-    }
-    for (int h = 0; h < heads; ++h) {
-      const vf divisor = splat(total[h / kLanes][h % kLanes]);
-      for (int c = 0; c < dim; c += kLanes) {
-        const vf value = load(sums + h * dim + c) / divisor;
-        // Without a key the sink's term may be infinite; the row is 0 (attention.md 3.7).
-        store(a.out + (first + h) * dim + c, a.count == 0   ? zero()
-                                             : a.round_bf16 ? round_bf16(value)
-                                                            : value);
-      }
+  }
+  for (int i = 0; i < groups * kGroupRows; i += kLanes) {
+    float sink[kLanes];
+    for (int l = 0; l < kLanes; ++l)
+      sink[l] = i + l < heads ? a.sinks[a.head_begin + i + l] : 0.0f;
+    store(total + i, load(total + i) + exponential(load(sink) - load(top + i)));
+  }
+  for (int h = 0; h < heads; ++h) {
+    const vf divisor = splat(total[h]);
+    float* out = a.out + static_cast<std::int64_t>(a.head_begin + h) * dim;
+    for (int c = 0; c < dim; c += kLanes) {
+      const vf value = load(sums + h * dim + c) / divisor;
+      // Without a key the sink's term may be infinite; the row is 0 (attention.md 3.7).
+      store(out + c, a.count == 0 ? zero() : a.round_output ? round_bf16(value) : value);
     }
   }
 }

@@ -98,7 +98,8 @@ struct LinearTile {
   std::int64_t x_stride = 0;                // bytes
   const std::int32_t* row_index = nullptr;  // row i reads x row row_index[i]; null: row i
   std::int64_t rows = 0;
-  float* y = nullptr;  // row i, output n at y[i * y_stride + n]
+  const std::int32_t* y_index = nullptr;  // row i goes to y row y_index[i]; null: row i
+  float* y = nullptr;                     // row i, output n at y[i * y_stride + n]
   std::int64_t y_stride = 0;
   bool round_bf16 = false;
   std::byte* scratch = nullptr;  // kLinearScratchBytes, 64-byte aligned, of this thread alone
@@ -108,26 +109,34 @@ inline constexpr std::int64_t kLinearBlockChunk = 8;  // blocks a decoded panel 
 inline constexpr std::int64_t kLinearScratchBytes =
     kTileGroups * kGroupRows * 4 * (kLinearRowChunk + kLinearBlockChunk * kBlock);
 
-// One query row against its key list (attention.md 3.7). Heads [head_begin, head_end), a multiple of 16
-// apart except for the last.
+// Writes keys [first, first + count) of a query's key list as rows of `dim` f32: window rows, then selected rows.
+struct KeyLoader {
+  void (*load)(const void* context, int first, int count, float* rows) = nullptr;
+  const void* context = nullptr;
+};
+
+// One query row against its key list (attention.md 3.7), heads [head_begin, head_end).
 struct AttentionRow {
   const float* q = nullptr;  // [heads, dim]
-  int heads = 0;
-  int dim = 0;                         // a multiple of 16, at most kAttentionMaxDim
-  const float* const* keys = nullptr;  // [count] rows of `dim` f32: window rows, then selected rows
-  int count = 0;
+  int heads = 0;             // at most kAttentionMaxHeads
+  int dim = 0;               // a multiple of 16, at most kAttentionMaxDim
+  KeyLoader keys;
+  int count = 0;                 // keys in the list
   const float* sinks = nullptr;  // [heads], in scaled-logit space
   float scale = 1;
-  bool round_bf16 = false;  // numerators and the result rounded to bf16; else nothing is
-  float* out = nullptr;     // [heads, dim]
+  bool round_numerators = false;  // to bf16 before the weighted sum
+  bool round_output = false;      // to bf16
+  float* out = nullptr;           // [heads, dim]
   int head_begin = 0;
   int head_end = 0;
   std::byte* scratch = nullptr;  // kAttentionScratchBytes, 64-byte aligned
 };
 inline constexpr int kAttentionTile = 64;
 inline constexpr int kAttentionMaxDim = 512;
+inline constexpr int kAttentionMaxHeads = 128;
 inline constexpr std::int64_t kAttentionScratchBytes =
-    4 * (2 * kGroupRows * kAttentionMaxDim + kAttentionTile * (kAttentionMaxDim + kGroupRows));
+    4 * (2 * kAttentionMaxHeads * kAttentionMaxDim + kAttentionTile * (kAttentionMaxDim + kGroupRows) +
+         3 * kAttentionMaxHeads);
 
 // Index scores of one query against 16 keys at a time (attention.md 5.3).
 struct IndexQuery {

@@ -240,7 +240,7 @@ DI_INLINE vf add_block(const PackedMatrix& m, std::int64_t group, std::int64_t b
 // Stores the outputs of one group for one row: final factor, rounding, and the edge of N.
 DI_INLINE void write_group(const LinearTile& t, std::int64_t row, std::int64_t group, float final_factor,
                            const vf (&acc)[kVectors]) {
-  float* y = t.y + row * t.y_stride + group * kGroupRows;
+  float* y = t.y + (t.y_index != nullptr ? t.y_index[row] : row) * t.y_stride + group * kGroupRows;
   const std::int64_t left = t.matrix->n - group * kGroupRows;
   float edge[kGroupRows];
   float* out = left >= kGroupRows ? y : edge;

@@ -59,7 +59,8 @@ void check_case(const KernelSet& set, const Case& c, Activations activations, st
   std::vector<std::byte> memory(static_cast<std::size_t>(packed_size(weight.weight).total()) + 64);
   auto* aligned =
       reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
-  const auto matrix = pack(set, weight.weight, 0, activations, aligned);
+  Parallel one({.threads = 1});
+  const auto matrix = pack(set, one, weight.weight, 0, activations, aligned);
   ASSERT_TRUE(matrix.ok());
   constexpr std::int64_t kRows = 70;
   const std::vector<float> x = random_rows(kRows, c.k, activations == Activations::kBf16, random);
@@ -121,7 +122,8 @@ TEST(CpuLinear, RoundsToBf16AtTheEnd) {
     const RandomWeight weight(graph::WeightFormat::kFp8Tile, 32, 40, 64, random);
     auto memory = HugeBuffer::create(host_ledger(), "test",
                                      static_cast<std::size_t>(packed_size(weight.weight).total()));
-    const auto matrix = pack(*set, weight.weight, 0, Activations::kBf16, memory->data());
+    Parallel one({.threads = 1});
+    const auto matrix = pack(*set, one, weight.weight, 0, Activations::kBf16, memory->data());
     ASSERT_TRUE(matrix.ok());
     const std::vector<float> x = random_rows(9, 64, true, random);
     const std::vector<float> exact = product(*set, *matrix, x, 0, 9, 1);
@@ -144,7 +146,8 @@ TEST(CpuLinear, RefusesNanCodesAndScales) {
     (in_scale ? weight.scales : weight.codes)[1] = in_scale ? 255 : 0xff;
     auto memory = HugeBuffer::create(host_ledger(), "test",
                                      static_cast<std::size_t>(packed_size(weight.weight).total()));
-    const auto matrix = pack(set, weight.weight, 0, Activations::kF32, memory->data());
+    Parallel one({.threads = 1});
+    const auto matrix = pack(set, one, weight.weight, 0, Activations::kF32, memory->data());
     ASSERT_FALSE(matrix.ok());
     EXPECT_EQ(matrix.error().kind, ErrorKind::kFormat);
     EXPECT_NE(matrix.error().what.find("test weight"), std::string::npos);
@@ -159,7 +162,8 @@ TEST(CpuLinear, KeepsNonFiniteActivations) {
       const RandomWeight weight(format, 32, 16, 64, random);
       auto memory = HugeBuffer::create(host_ledger(), "test",
                                        static_cast<std::size_t>(packed_size(weight.weight).total()));
-      const auto matrix = pack(*set, weight.weight, 0, Activations::kF32, memory->data());
+      Parallel one({.threads = 1});
+      const auto matrix = pack(*set, one, weight.weight, 0, Activations::kF32, memory->data());
       std::vector<float> x = random_rows(1, 64, true, random);
       x[40] = std::nanf("");
       for (const float y : product(*set, *matrix, x, 0, 1, 1))

@@ -1,7 +1,7 @@
 // Row kernels of one set: norms, activation function, residual streams, record decoding.
 #pragma once
 
-#include "backend/cpu/kernels/simd.h"
+#include "backend/cpu/kernels/linear_impl.h"
 
 namespace deepinfer::backend::cpu::DI_SET {
 
@@ -242,12 +242,33 @@ static void decode_fp8(const std::uint8_t* codes, const std::uint8_t* scales, in
 
 // 16 E2M1 codes of 8 bytes.
 DI_INLINE void store_e2m1(const std::uint8_t* codes, float scale, float* out) {
-  alignas(64) static constexpr float values[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                                   0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+#if DI_FMA
+  // Magnitudes through an 8-entry look-up that ignores the higher bits of an index; signs from bit 3.
+  const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+  const __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+  const __m256i sign = _mm256_set1_epi32(static_cast<int>(0x80000000u));
+  const __m256i high = _mm256_srli_epi32(pairs, 4);
+  __m256 even = _mm256_permutevar8x32_ps(magnitudes, pairs);
+  __m256 odd = _mm256_permutevar8x32_ps(magnitudes, high);
+  const __m256 factor = _mm256_set1_ps(scale);
+  // Code 8 is +0, so a zero magnitude takes no sign.
+  const __m256i even_sign = _mm256_and_si256(_mm256_slli_epi32(pairs, 28), sign);
+  const __m256i odd_sign = _mm256_and_si256(_mm256_slli_epi32(high, 28), sign);
+  const __m256 none = _mm256_setzero_ps();
+  even = _mm256_xor_ps(_mm256_mul_ps(even, factor),
+                       _mm256_and_ps(_mm256_castsi256_ps(even_sign), _mm256_cmp_ps(even, none, _CMP_NEQ_OQ)));
+  odd = _mm256_xor_ps(_mm256_mul_ps(odd, factor),
+                      _mm256_and_ps(_mm256_castsi256_ps(odd_sign), _mm256_cmp_ps(odd, none, _CMP_NEQ_OQ)));
+  const __m256 low = _mm256_unpacklo_ps(even, odd);    // channels 0-3, 8-11
+  const __m256 upper = _mm256_unpackhi_ps(even, odd);  // channels 4-7, 12-15
+  _mm256_storeu_ps(out, _mm256_permute2f128_ps(low, upper, 0x20));
+  _mm256_storeu_ps(out + 8, _mm256_permute2f128_ps(low, upper, 0x31));
+#else
   for (int i = 0; i < 8; ++i) {
-    out[2 * i] = values[codes[i] & 15] * scale;
-    out[2 * i + 1] = values[codes[i] >> 4] * scale;
+    out[2 * i] = kScalarTables.e2m1[codes[i] & 15] * scale;
+    out[2 * i + 1] = kScalarTables.e2m1[codes[i] >> 4] * scale;
   }
+#endif
 }
 
 static void decode_nvfp4(const std::uint8_t* codes, const std::uint8_t* scales, int channels, float* out) {

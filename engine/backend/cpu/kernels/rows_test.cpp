@@ -297,9 +297,15 @@ TEST(CpuAttention, EqualsTwinForAnySplitOfHeads) {
         const std::vector<float> keys =
             normals(static_cast<std::size_t>(c.count * c.dim), random, 1.0f, true);
         const std::vector<float> sinks = normals(static_cast<std::size_t>(c.heads), random);
-        std::vector<const float*> rows;
-        for (int j = 0; j < c.count; ++j)
-          rows.push_back(keys.data() + static_cast<std::ptrdiff_t>(j) * c.dim);
+        struct Keys {
+          const float* rows;
+          int dim;
+        };
+        const Keys source{keys.data(), c.dim};
+        const auto copy = [](const void* context, int first, int count, float* out) {
+          const auto& from = *static_cast<const Keys*>(context);
+          std::copy_n(from.rows + static_cast<std::ptrdiff_t>(first) * from.dim, count * from.dim, out);
+        };
         const std::vector<float> expected = attention_twin(*set, c, q, keys, sinks, 0.3f, round);
         for (const int split : {c.heads, 16}) {
           std::vector<float> out(size, 9.0f);
@@ -308,11 +314,12 @@ TEST(CpuAttention, EqualsTwinForAnySplitOfHeads) {
             row.q = q.data();
             row.heads = c.heads;
             row.dim = c.dim;
-            row.keys = rows.data();
+            row.keys = {copy, &source};
             row.count = c.count;
             row.sinks = sinks.data();
             row.scale = 0.3f;
-            row.round_bf16 = round;
+            row.round_numerators = round;
+            row.round_output = round;
             row.out = out.data();
             row.head_begin = begin;
             row.head_end = std::min(c.heads, begin + split);
