@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include "base/processors.h"
+
 namespace deepinfer::runtime {
 namespace {
 
@@ -303,6 +305,7 @@ void Engine::Loop::settle(const sched::StepPlan& plan, std::vector<Flight>& flig
 }
 
 void Engine::Loop::run() {
+  const StandardFloatModes float_modes;  // the sampler's sums run on this thread
   std::vector<Flight> flights;
   std::unique_lock lock(signal_->mutex);
   while (true) {

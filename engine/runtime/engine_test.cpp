@@ -1,0 +1,345 @@
+#include "runtime/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "runtime/fake_backend.h"
+#include "runtime/sampler.h"
+
+namespace deepinfer::runtime {
+namespace {
+
+std::vector<std::int32_t> random_ids(std::mt19937& random, int count) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  for (auto& id : ids)
+    id = static_cast<std::int32_t>(random() % fake::kVocab);
+  return ids;
+}
+
+std::unique_ptr<Engine> make_engine(const fake::CoreOptions& core = {}, EngineOptions options = {}) {
+  options.step_log = true;
+  auto engine = Engine::create(fake::make_core(core), std::move(options));
+  EXPECT_TRUE(engine.ok()) << engine.error().message();
+  return std::move(*engine);
+}
+
+struct Answer {
+  std::vector<std::int32_t> ids;
+  std::vector<float> logprobs;
+  Finish finish;
+};
+
+Answer collect(Stream& stream) {
+  Answer answer;
+  for (;;) {
+    const Event event = stream.next();
+    if (const auto* token = std::get_if<Token>(&event)) {
+      answer.ids.push_back(token->id);
+      answer.logprobs.push_back(token->logprob);
+    } else {
+      answer.finish = std::get<Finish>(event);
+      return answer;
+    }
+  }
+}
+
+// What the request must answer, from the definition of the fake model and a sampler alone.
+std::vector<std::int32_t> expected_answer(const Request& request, Mode mode, std::int64_t decoder_tokens,
+                                          int count) {
+  std::vector<std::int32_t> ids = request.prompt;
+  const auto never = std::make_shared<std::vector<std::uint8_t>>(fake::kVocab, std::uint8_t{0});
+  Sampler sampler(request.sampling, request.sampling.seed.value_or(0), never, request.prompt);
+  SamplerScratch scratch;
+  const auto start =
+      sched::make_start(mode, static_cast<std::int64_t>(request.prompt.size()), 0, decoder_tokens);
+  for (int i = 0; i < count; ++i) {
+    const auto logits = fake::expected_logits(ids, start).back();
+    const auto token = sampler.sample(logits, static_cast<std::int64_t>(ids.size()), scratch);
+    sampler.accept(token->id);
+    ids.push_back(token->id);
+  }
+  return {ids.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()), ids.end()};
+}
+
+Request request_of(std::vector<std::int32_t> prompt, std::int64_t max_tokens, double temperature = 0) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.sampling.temperature = temperature;
+  request.sampling.seed = 5;
+  return request;
+}
+
+void expect_all_free(const Engine& engine) {
+  const EngineStats stats = engine.stats();
+  EXPECT_EQ(stats.running, 0);
+  EXPECT_EQ(stats.waiting, 0);
+  EXPECT_EQ(stats.free_blocks, stats.blocks);
+  EXPECT_EQ(stats.free_sequences, stats.sequences);
+}
+
+TEST(Engine, AnswersOneRequest) {
+  const auto engine = make_engine();
+  Request request = request_of({1, 2, 3, 4, 5}, 6);
+  request.sampling.logprobs = true;
+  auto stream = engine->submit(request);
+  ASSERT_TRUE(stream.ok()) << stream.error().message();
+  const Answer answer = collect(*stream);
+  EXPECT_EQ(answer.ids, expected_answer(request, Mode::kExact, 128, 6));
+  EXPECT_EQ(answer.finish.reason, FinishReason::kLength);
+  EXPECT_FALSE(answer.finish.stop_id.has_value());
+  EXPECT_EQ(answer.finish.usage.prompt_tokens, 5);
+  EXPECT_EQ(answer.finish.usage.completion_tokens, 6);
+  EXPECT_EQ(answer.finish.usage.cached_tokens, 0);
+  for (const float logprob : answer.logprobs)
+    EXPECT_LT(logprob, 0);
+  // After the end the Finish is repeated.
+  EXPECT_TRUE(std::holds_alternative<Finish>(stream->next()));
+  EXPECT_TRUE(stream->try_next().has_value());
+  expect_all_free(*engine);
+}
+
+TEST(Engine, StopsAtEosAndStopIds) {
+  const auto probe = expected_answer(request_of({7, 8}, 5), Mode::kExact, 128, 5);
+  EngineOptions options;
+  options.eos_ids = {probe[2]};
+  const auto engine = make_engine({}, options);
+  auto stream = engine->submit(request_of({7, 8}, 5));
+  Answer answer = collect(*stream);
+  const auto first = std::find(probe.begin(), probe.end(), probe[2]);
+  EXPECT_EQ(answer.ids, std::vector<std::int32_t>(probe.begin(), first + 1));
+  EXPECT_EQ(answer.finish.reason, FinishReason::kStop);
+  EXPECT_EQ(answer.finish.stop_id, probe[2]);
+
+  Request request = request_of({7, 8}, 5);
+  request.ignore_eos = true;
+  stream = engine->submit(request);
+  answer = collect(*stream);
+  EXPECT_EQ(answer.ids, probe);
+  EXPECT_EQ(answer.finish.reason, FinishReason::kLength);
+
+  request.stop_ids = {probe[1]};
+  stream = engine->submit(request);
+  answer = collect(*stream);
+  EXPECT_EQ(answer.finish.stop_id, probe[1]);
+}
+
+TEST(Engine, RefusesBadRequestsAndGoesOn) {
+  fake::CoreOptions core;
+  core.replay = false;
+  core.blocks = 2;
+  EngineOptions options;
+  options.max_waiting = 2;
+  const auto engine = make_engine(core, options);
+  const auto refused = [&](Request request, ErrorKind kind) {
+    const auto stream = engine->submit(std::move(request));
+    ASSERT_FALSE(stream.ok());
+    EXPECT_EQ(stream.error().kind, kind) << stream.error().message();
+    EXPECT_FALSE(stream.error().remedy.empty()) << stream.error().what;
+  };
+  refused(request_of({}, 4), ErrorKind::kInvalidArgument);
+  refused(request_of({1, fake::kVocab}, 4), ErrorKind::kInvalidArgument);
+  refused(request_of({-1}, 4), ErrorKind::kInvalidArgument);
+  refused(request_of({1}, -1), ErrorKind::kInvalidArgument);
+  refused(request_of(std::vector<std::int32_t>(1024, 1), 0), ErrorKind::kInvalidArgument);
+  refused(request_of(std::vector<std::int32_t>(1000, 1), 25), ErrorKind::kInvalidArgument);
+  refused(request_of(std::vector<std::int32_t>(250, 1), 10), ErrorKind::kOutOfMemory);
+  Request request = request_of({1}, 1);
+  request.mode = Mode::kReplay;
+  refused(request, ErrorKind::kUnsupported);
+  request = request_of({1}, 1);
+  request.stop_ids = {1000};
+  refused(request, ErrorKind::kInvalidArgument);
+  request = request_of({1, 2}, 1);
+  request.embeds.positions = {2};
+  request.embeds.rows.resize(fake::kHidden);
+  refused(request, ErrorKind::kInvalidArgument);
+  auto stream = engine->submit(request_of({1}, 3));
+  ASSERT_TRUE(stream.ok());
+  EXPECT_EQ(collect(*stream).ids, expected_answer(request_of({1}, 3), Mode::kExact, 128, 3));
+  EXPECT_EQ(engine->stats().submitted, 1);
+
+  request = request_of({1}, 1);
+  request.sampling.top_p = 0;
+  EXPECT_EQ(engine->submit(request).error().kind, ErrorKind::kInvalidArgument);
+}
+
+TEST(Engine, RefusesBadOptions) {
+  EngineOptions options;
+  options.mode = Mode::kReplay;
+  fake::CoreOptions exact_only;
+  exact_only.replay = false;
+  EXPECT_EQ(Engine::create(fake::make_core(exact_only), options).error().kind, ErrorKind::kUnsupported);
+  options.decoder_tokens = 0;
+  EXPECT_FALSE(Engine::create(fake::make_core({}), options).ok());
+  options = {};
+  options.eos_ids = {fake::kVocab};
+  EXPECT_FALSE(Engine::create(fake::make_core({}), options).ok());
+  options = {};
+  options.max_waiting = 0;
+  EXPECT_FALSE(Engine::create(fake::make_core({}), options).ok());
+}
+
+TEST(Engine, AFullQueueSaysSo) {
+  std::atomic<bool> go = false;
+  fake::CoreOptions core;
+  core.limits.sequences = 1;
+  core.before_step = [&](std::int64_t) -> Result<void> {
+    while (!go)
+      std::this_thread::yield();
+    return {};
+  };
+  EngineOptions options;
+  options.max_waiting = 2;
+  const auto engine = make_engine(core, options);
+  std::vector<Stream> streams;
+  std::optional<Error> refused;
+  for (int i = 0; i < 20 && !refused; ++i) {
+    auto stream = engine->submit(request_of({1}, 1));
+    if (stream.ok()) {
+      streams.push_back(std::move(*stream));
+    } else {
+      refused = stream.error();
+    }
+  }
+  go = true;
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->kind, ErrorKind::kOverloaded);
+  for (auto& stream : streams)
+    EXPECT_EQ(collect(stream).finish.reason, FinishReason::kLength);
+}
+
+TEST(Engine, CompanyChangesNothing) {
+  std::mt19937 random(4);
+  for (const bool replay : {false, true}) {
+    EngineOptions options;
+    options.mode = replay ? Mode::kReplay : Mode::kExact;
+    options.decoder_tokens = replay ? 40 : 128;
+    options.prefill_chunk = 17;
+    const auto engine = make_engine({}, options);
+    std::vector<Request> requests;
+    std::vector<Stream> streams;
+    for (int i = 0; i < 24; ++i) {
+      const double temperature = i % 2;
+      Request request = request_of(random_ids(random, 1 + static_cast<int>(random() % 200)),
+                                   1 + static_cast<int>(random() % 20), temperature);
+      request.sampling.seed = random();
+      request.sampling.frequency_penalty = i % 3 == 0 ? 0.5 : 0;
+      requests.push_back(request);
+      auto stream = engine->submit(request);
+      ASSERT_TRUE(stream.ok()) << stream.error().message();
+      streams.push_back(std::move(*stream));
+    }
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      const Answer answer = collect(streams[i]);
+      EXPECT_EQ(answer.finish.reason, FinishReason::kLength)
+          << (answer.finish.error ? answer.finish.error->message() : "");
+      EXPECT_EQ(answer.ids, expected_answer(requests[i], options.mode, options.decoder_tokens,
+                                            static_cast<int>(requests[i].max_tokens)))
+          << "request " << i;
+    }
+    const auto log = engine->step_log();
+    EXPECT_TRUE(
+        std::any_of(log.begin(), log.end(), [](const StepRecord& step) { return step.sequences == 8; }));
+    EXPECT_TRUE(std::any_of(log.begin(), log.end(), [](const StepRecord& step) {
+      return step.decoding > 0 && step.decoding < step.sequences;
+    })) << "no step mixed prompts and decoding";
+    expect_all_free(*engine);
+  }
+}
+
+TEST(Engine, CancelFreesEverything) {
+  std::mt19937 random(11);
+  const auto engine = make_engine();
+  std::vector<Stream> streams;
+  for (int i = 0; i < 40; ++i) {
+    auto stream = engine->submit(request_of(random_ids(random, 1 + static_cast<int>(random() % 300)), 50));
+    ASSERT_TRUE(stream.ok());
+    streams.push_back(std::move(*stream));
+  }
+  for (std::size_t i = 0; i < streams.size(); i += 2)
+    streams[i].cancel();
+  for (std::size_t i = 1; i < streams.size(); i += 4) {
+    const Answer answer = collect(streams[i]);
+    EXPECT_EQ(answer.finish.reason, FinishReason::kLength);
+    EXPECT_EQ(answer.ids.size(), 50U);
+  }
+  for (std::size_t i = 0; i < streams.size(); i += 2) {
+    const Answer answer = collect(streams[i]);
+    EXPECT_EQ(answer.finish.reason, FinishReason::kCancelled);
+    EXPECT_EQ(answer.finish.usage.completion_tokens, static_cast<std::int64_t>(answer.ids.size()));
+  }
+  streams.clear();  // the rest is dropped without a word
+  for (int i = 0; i < 20000 && engine->stats().running + engine->stats().waiting > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+  expect_all_free(*engine);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.submitted, 40);
+  EXPECT_EQ(stats.finished + stats.cancelled, 40);
+  EXPECT_EQ(stats.failed, 0);
+}
+
+TEST(Engine, AFailedStepFailsItsRequestsOnly) {
+  fake::CoreOptions core;
+  core.before_step = [](std::int64_t step) -> Result<void> {
+    if (step == 3) return make_error(ErrorKind::kInternal, "the third step breaks");
+    return {};
+  };
+  const auto engine = make_engine(core);
+  auto stream = engine->submit(request_of({1, 2, 3}, 20));
+  const Answer answer = collect(*stream);
+  EXPECT_EQ(answer.finish.reason, FinishReason::kFailed);
+  ASSERT_TRUE(answer.finish.error.has_value());
+  EXPECT_NE(answer.finish.error->what.find("the third step breaks"), std::string::npos);
+  EXPECT_EQ(answer.ids.size(), 3U);
+  expect_all_free(*engine);
+  stream = engine->submit(request_of({1, 2, 3}, 20));
+  EXPECT_EQ(collect(*stream).ids.size(), 20U);
+  EXPECT_EQ(engine->stats().failed, 1);
+}
+
+TEST(Engine, ARequestThatLeavesNothingToSampleFailsAlone) {
+  const auto engine = make_engine();
+  Request impossible = request_of({1, 2}, 5);
+  impossible.sampling.allowed_ids = {3};
+  impossible.sampling.banned_ids = {3};
+  auto bad = engine->submit(impossible);
+  auto good = engine->submit(request_of({1, 2}, 5));
+  EXPECT_EQ(collect(*bad).finish.reason, FinishReason::kFailed);
+  EXPECT_EQ(collect(*good).finish.reason, FinishReason::kLength);
+  expect_all_free(*engine);
+}
+
+TEST(Engine, ShutdownEndsEveryStream) {
+  std::vector<Stream> streams;
+  {
+    const auto engine = make_engine();
+    for (int i = 0; i < 20; ++i) {
+      auto stream = engine->submit(request_of({1, 2, 3}, 900));
+      ASSERT_TRUE(stream.ok());
+      streams.push_back(std::move(*stream));
+    }
+  }
+  for (auto& stream : streams)
+    EXPECT_EQ(collect(stream).finish.reason, FinishReason::kCancelled);
+  streams[0].cancel();  // the engine is gone; nothing happens
+  for (const auto& [tag, bytes] : fake::allocated())
+    EXPECT_EQ(bytes, 0) << tag;
+}
+
+TEST(Engine, WaitingHasALimit) {
+  const auto engine = make_engine();
+  auto stream = engine->submit(request_of({1}, 1));
+  Event last = stream->next();
+  while (std::holds_alternative<Token>(last))
+    last = stream->next();
+  EXPECT_TRUE(stream->next_within(0).has_value());
+}
+
+}  // namespace
+}  // namespace deepinfer::runtime

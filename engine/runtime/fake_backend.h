@@ -1,0 +1,46 @@
+// A toy model for tests of everything above the backend: every value is a hash of what the state made visible.
+//
+// Layers: token history; a window on token rows ("encoder"); a ratio-2 compressor ring with block rows; ratio-1
+// block rows; a window on decoder rows. A position's logits hash everything that it may see, read back from rings and
+// blocks under the rules of attention.md 9 (floors, no writes below the write floor). Each stored row carries its
+// position, so a stale, missing, foreign or poisoned row is an error of run(), not a silent difference.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "runtime/core.h"
+#include "sched/start.h"
+
+namespace deepinfer::runtime::fake {
+
+inline constexpr int kVocab = 97;
+inline constexpr int kHidden = 4;
+inline constexpr int kWindow = 128;
+
+state::Registry registry();
+
+struct CoreOptions {
+  backend::StepLimits limits{64, 64, 64, 8, 1024};
+  int blocks = 64;
+  bool replay = true;
+  // Called before each step with its number, from 0; an error makes the step fail. Runs on the engine thread.
+  std::function<Result<void>(std::int64_t)> before_step;
+};
+
+// What is allocated, by tag, while cores live: tests see it return to zero.
+std::map<std::string, std::int64_t>& allocated();
+
+Core make_core(const CoreOptions& options);
+
+// Logits of a whole sequence computed without any state, straight from the definition: row p for each position
+// from `decoder_from` on. `hit` > 0: blocks below it come from a cold run, as in replay mode.
+std::vector<std::vector<float>> expected_logits(const std::vector<std::int32_t>& ids,
+                                                const sched::Start& start);
+
+}  // namespace deepinfer::runtime::fake
