@@ -67,7 +67,9 @@ class Verifier {
         return broken(node, "no such part");
       DI_TRY(check_plain(graph_.fused_parts[static_cast<size_t>(part)], index, rows));
     }
-    return check_union(node, *fused);
+    DI_TRY(check_union(node, *fused));
+    hide_inner_values(node, *fused);
+    return {};
   }
 
   // A fused node lists what its parts take from outside and give to it, no more and no less.
@@ -93,6 +95,17 @@ class Verifier {
       return broken(node, "state differs from its parts'");
     }
     return {};
+  }
+
+  // What a fused node makes but does not list as an output exists for its parts only.
+  void hide_inner_values(const Node& node, const FusedAttributes& fused) {
+    for (const int part : fused.parts) {
+      for (const ValueId id : graph_.fused_parts[static_cast<size_t>(part)].outputs) {
+        if (std::find(node.outputs.begin(), node.outputs.end(), id) == node.outputs.end()) {
+          made_[static_cast<size_t>(id)] = false;
+        }
+      }
+    }
   }
 
   Result<void> check_plain(const Node& node, int index, Dim rows) {
@@ -149,10 +162,10 @@ class Verifier {
     }
     for (const state::ClassId id : node.writes) {
       DI_TRY(check_class(node, id));
-      if (written_[static_cast<size_t>(id)])
-        return broken(node, fmt::format("writes {} a second time", registry_.at(id).name()));
       if (!may_write(node.op, registry_.at(id).kind))
         return broken(node, fmt::format("cannot write {}", registry_.at(id).name()));
+      if (written_[static_cast<size_t>(id)])
+        return broken(node, fmt::format("writes {} a second time", registry_.at(id).name()));
       const auto* target = std::get_if<StateAttributes>(&node.attributes);
       if (target == nullptr || target->target != id) return broken(node, "its target is another class");
       DI_TRY(check_width(node, registry_.at(id)));
