@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "base/mapped_file.h"
+
 namespace deepinfer {
 namespace {
 
@@ -99,6 +101,12 @@ TEST(Settings, TheTableIsSound) {
       EXPECT_TRUE(parse_setting(row, row.default_value, false).ok()) << row.name;
     EXPECT_NE(settings_markdown().find(row.documentation), std::string::npos);
   }
+}
+
+TEST(Settings, ThePageIsTheTable) {
+  const auto page = read_small_file(DEEPINFER_SOURCE_DIR "/docs/settings.md");
+  ASSERT_TRUE(page.ok()) << page.error().message();
+  EXPECT_TRUE(page->ends_with("\n\n" + settings_markdown())) << settings_markdown();
 }
 
 }  // namespace
