@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include <openssl/sha.h>
 #include <simdjson.h>
 
+#include "base/digest.h"
 #include "base/mapped_file.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
@@ -85,15 +85,7 @@ std::string digest_of(const TokenizerFile& file) {
   for (const std::string& regex : file.split_regexes)
     append_text(buffer, regex);
   buffer += file.ignore_merges ? '\1' : '\0';
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> hash{};
-  SHA256(reinterpret_cast<const unsigned char*>(buffer.data()), buffer.size(), hash.data());
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : hash) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
+  return hex_text(sha256(buffer));
 }
 
 TokenBytes token_bytes_of(const TokenizerFile& file) {
@@ -115,7 +107,8 @@ TokenBytes token_bytes_of(const TokenizerFile& file) {
   return {ids, bytes};
 }
 
-Result<BytePairMerger> build_merger(const TokenizerFile& file, const PieceTable& entries) {
+Result<BytePairMerger> build_merger(const TokenizerFile& file, const TokenBytes& tokens,
+                                    const PieceTable& entries) {
   if (file.merges.size() > BytePairMerger::kMostMerges) {
     return make_error(ErrorKind::kUnsupported, "model.merges has " + std::to_string(file.merges.size()) +
                                                    " entries, at most " +
@@ -156,6 +149,7 @@ Result<BytePairMerger> build_merger(const TokenizerFile& file, const PieceTable&
                         "take tokenizer.json from the same release as the weights");
     }
   }
+  merger.learn(tokens);
   return merger;
 }
 
@@ -177,7 +171,7 @@ struct Tokenizer::Data {
       const char* piece_end = pretokenizer.piece_end(begin, end);
       const std::string_view piece(begin, static_cast<std::size_t>(piece_end - begin));
       begin = piece_end;
-      const TokenId whole = piece.size() <= pieces.longest() ? pieces.find(piece) : kNoToken;
+      const TokenId whole = pieces.find(piece, end);
       if (whole != kNoToken) {
         ids.push_back(whole);
       } else {
@@ -222,22 +216,21 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name)
     DI_ASSIGN(data->control, find_control_ids(data->added));
     DI_ASSIGN(data->pretokenizer,
               Pretokenizer::from_regexes({file.split_regexes.begin(), file.split_regexes.end()}));
-    PieceTable entries(data->tokens, file.entries.size());
+    data->pieces = PieceTable(data->tokens, file.entries.size());
     for (const auto& entry : file.entries) {
-      if (entry.in_alphabet && !entries.insert(entry.id)) {
+      if (entry.in_alphabet && !data->pieces.insert(entry.id)) {
         return make_error(ErrorKind::kFormat,
                           "model.vocab has the entry of id " + std::to_string(entry.id) + " twice",
                           "take tokenizer.json from the same release as the weights");
       }
     }
-    DI_ASSIGN(data->merger, build_merger(file, entries));
-    data->pieces = PieceTable(data->tokens, file.entries.size());
+    DI_ASSIGN(data->merger, build_merger(file, data->tokens, data->pieces));
     std::vector<TokenId> ids;
     for (const auto& entry : file.entries) {
-      if (!entry.in_alphabet) continue;
+      if (!entry.in_alphabet || file.ignore_merges) continue;
       ids.clear();
-      if (!file.ignore_merges) data->merger.encode(entry.bytes, ids);
-      if (file.ignore_merges || (ids.size() == 1 && ids[0] == entry.id)) data->pieces.insert(entry.id);
+      data->merger.encode(entry.bytes, ids);
+      if (ids.size() != 1 || ids[0] != entry.id) data->pieces.hide(entry.id);
     }
     data->digest = digest_of(file);
     return Tokenizer(std::move(data));

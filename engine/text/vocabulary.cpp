@@ -15,6 +15,14 @@ std::uint64_t load(const char* p, std::size_t size) {
   return word;
 }
 
+// The first up to 8 bytes as a number, zeros behind them.
+std::uint64_t load_inline(std::string_view bytes, const char* readable_end) {
+  if (readable_end - bytes.data() >= 8) {
+    return bytes.empty() ? 0 : load(bytes.data(), 8) & (~std::uint64_t{0} >> (64 - 8 * bytes.size()));
+  }
+  return load(bytes.data(), bytes.size());
+}
+
 constexpr std::uint64_t kOdd1 = 0x9E3779B97F4A7C15;  // odd constants with mixed bits: the golden ratio,
 constexpr std::uint64_t kOdd2 = 0xD6E8FEB86659FD93;  // and two more without structure
 constexpr std::uint64_t kOdd3 = 0xA0761D6478BD642F;
@@ -24,17 +32,27 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t word) {
   return state ^ std::rotl(state, 23);
 }
 
-}  // namespace
-
-std::uint64_t piece_hash(std::string_view bytes) {
+// Both hashes are good in their high bits.
+std::uint64_t long_hash(std::string_view bytes) {
   const char* p = bytes.data();
   std::size_t left = bytes.size();
   std::uint64_t state = left * kOdd1;
   for (; left > 8; p += 8, left -= 8)
     state = mix(state, load(p, 8));
   state = mix(state, load(p, left)) * kOdd3;
-  return state ^ state >> 32;
+  return (state ^ state >> 32) * kOdd1;
 }
+
+std::uint64_t short_hash(std::uint64_t bytes, std::uint32_t size) {
+  const std::uint64_t product = (bytes + size) * kOdd1;
+  return (product ^ product >> 32) * kOdd2;
+}
+
+std::size_t slot_of(std::uint64_t hash, std::size_t slots) {
+  return hash >> (64U - static_cast<unsigned>(std::countr_zero(slots)));
+}
+
+}  // namespace
 
 TokenBytes::TokenBytes(const std::vector<TokenId>& ids, const std::vector<std::string_view>& entries) {
   DI_CHECK(ids.size() == entries.size());
@@ -55,27 +73,87 @@ TokenBytes::TokenBytes(const std::vector<TokenId>& ids, const std::vector<std::s
 }
 
 PieceTable::PieceTable(const TokenBytes& tokens, std::size_t capacity)
-    : tokens_(&tokens), slots_(std::bit_ceil(2 * capacity + 1)), mask_(slots_.size() - 1) {}
+    : tokens_(&tokens),
+      front_(2 * kFrontEntries),
+      short_(std::bit_ceil(2 * capacity + 2)),
+      long_(std::bit_ceil(2 * capacity + 2)),
+      filter_(std::bit_ceil(8 * capacity + 64) / 64) {}
 
 bool PieceTable::insert(TokenId id) {
   const std::string_view bytes = (*tokens_)[id];
-  if (find(bytes) != kNoToken) return false;
-  const std::uint64_t hash = piece_hash(bytes);
-  std::size_t at = hash & mask_;
-  while (slots_[at].id != kNoToken)
-    at = (at + 1) & mask_;
-  slots_[at] = {static_cast<std::uint32_t>(hash >> 32), id};
+  if (bytes.empty()) return false;
   longest_ = std::max(longest_, bytes.size());
+  const bool is_short = bytes.size() <= kInline;
+  const auto size = static_cast<std::uint32_t>(bytes.size());
+  const std::uint64_t value = is_short ? load(bytes.data(), bytes.size()) : 0;
+  const std::uint64_t hash = is_short ? short_hash(value, size) : long_hash(bytes);
+  const std::size_t bit = slot_of(hash, filter_.size() * 64);
+  filter_[bit / 64] |= std::uint64_t{1} << bit % 64;
+  if (!is_short) {
+    LongSlot& slot = long_[long_slot(hash, bytes)];
+    if (slot.id != kNoToken) return false;
+    slot = {static_cast<std::uint32_t>(hash), id};
+    return true;
+  }
+  ShortSlot& front = front_[short_slot(front_, hash, value, size)];
+  ShortSlot& back = front_entries_ < kFrontEntries ? front : short_[short_slot(short_, hash, value, size)];
+  if (front.size != 0 || back.size != 0) return false;
+  back = {value, size, id};
+  if (&front == &back) ++front_entries_;
   return true;
 }
 
-TokenId PieceTable::find(std::string_view bytes) const {
-  const std::uint64_t hash = piece_hash(bytes);
-  const auto tag = static_cast<std::uint32_t>(hash >> 32);
-  for (std::size_t at = hash & mask_; slots_[at].id != kNoToken; at = (at + 1) & mask_) {
-    if (slots_[at].tag == tag && (*tokens_)[slots_[at].id] == bytes) return slots_[at].id;
+void PieceTable::hide(TokenId id) {
+  const std::string_view bytes = (*tokens_)[id];
+  if (bytes.size() > kInline) {
+    LongSlot& slot = long_[long_slot(long_hash(bytes), bytes)];
+    // The bytes of kHidden are empty: the slot is passed over and nothing matches it.
+    if (slot.id == id) slot.id = kHidden;
+    return;
   }
-  return kNoToken;
+  const auto size = static_cast<std::uint32_t>(bytes.size());
+  const std::uint64_t value = load(bytes.data(), bytes.size());
+  for (std::vector<ShortSlot>* slots : {&front_, &short_}) {
+    ShortSlot& slot = (*slots)[short_slot(*slots, short_hash(value, size), value, size)];
+    if (slot.size != 0) slot.id = kNoToken;
+  }
+}
+
+bool PieceTable::may_have(std::uint64_t hash) const {
+  const std::size_t bit = slot_of(hash, filter_.size() * 64);
+  return (filter_[bit / 64] >> bit % 64 & 1) != 0;
+}
+
+std::size_t PieceTable::short_slot(const std::vector<ShortSlot>& slots, std::uint64_t hash,
+                                   std::uint64_t bytes, std::uint32_t size) const {
+  std::size_t at = slot_of(hash, slots.size());
+  while (slots[at].size != 0 && (slots[at].bytes != bytes || slots[at].size != size))
+    at = (at + 1) & (slots.size() - 1);
+  return at;
+}
+
+std::size_t PieceTable::long_slot(std::uint64_t hash, std::string_view bytes) const {
+  const auto tag = static_cast<std::uint32_t>(hash);
+  std::size_t at = slot_of(hash, long_.size());
+  while (long_[at].id != kNoToken && (long_[at].tag != tag || (*tokens_)[long_[at].id] != bytes)) {
+    at = (at + 1) & (long_.size() - 1);
+  }
+  return at;
+}
+
+TokenId PieceTable::find(std::string_view bytes, const char* readable_end) const {
+  if (bytes.size() > kInline) {
+    if (bytes.size() > longest_) return kNoToken;
+    const std::uint64_t hash = long_hash(bytes);
+    return may_have(hash) ? long_[long_slot(hash, bytes)].id : kNoToken;
+  }
+  if (bytes.empty()) return kNoToken;
+  const std::uint64_t value = load_inline(bytes, readable_end);
+  const auto size = static_cast<std::uint32_t>(bytes.size());
+  const std::uint64_t hash = short_hash(value, size);
+  const TokenId frequent = front_[short_slot(front_, hash, value, size)].id;
+  if (frequent != kNoToken || !may_have(hash)) return frequent;
+  return short_[short_slot(short_, hash, value, size)].id;
 }
 
 }  // namespace deepinfer::text

@@ -36,10 +36,9 @@ class TokenBytes {
   std::vector<Span> spans_;
 };
 
-// Hash of a piece's bytes; the same on every machine of one byte order.
-std::uint64_t piece_hash(std::string_view bytes);
-
-// Flat hash table from byte strings to ids. The bytes stay in `tokens`, which must outlive the table.
+// Flat hash table from byte strings to ids. Entries of up to 8 bytes, most of them, stand in their slots; the bytes of
+// longer ones stay in `tokens`, which must outlive the table. Insert the frequent ones first: they get a table of their
+// own that stays in a near cache.
 class PieceTable {
  public:
   PieceTable() = default;
@@ -47,18 +46,38 @@ class PieceTable {
 
   // False when the same bytes are there already; `id` is then not added.
   bool insert(TokenId id);
-  TokenId find(std::string_view bytes) const;  // kNoToken when absent
-  // Length of the longest entry.
-  std::size_t longest() const { return longest_; }
+  // An entry that was inserted is not found any more.
+  void hide(TokenId id);
+  // kNoToken when absent. Bytes up to `readable_end`, at or behind the end of `bytes`, may be read.
+  TokenId find(std::string_view bytes, const char* readable_end) const;
+  TokenId find(std::string_view bytes) const { return find(bytes, bytes.data() + bytes.size()); }
 
  private:
-  struct Slot {
-    std::uint32_t tag = 0;  // high half of the hash
+  static constexpr std::size_t kInline = 8;
+  static constexpr std::size_t kFrontEntries = 2048;
+  static constexpr TokenId kHidden = -2;  // takes a slot, is no answer
+  struct ShortSlot {
+    std::uint64_t bytes = 0;  // zeros behind the end
+    std::uint32_t size = 0;   // 0: empty
     TokenId id = kNoToken;
   };
+  struct LongSlot {
+    std::uint32_t tag = 0;  // low half of the hash
+    TokenId id = kNoToken;
+  };
+
+  bool may_have(std::uint64_t hash) const;
+  // Of the slot with these bytes, or of the empty one where they would go.
+  std::size_t short_slot(const std::vector<ShortSlot>& slots, std::uint64_t hash, std::uint64_t bytes,
+                         std::uint32_t size) const;
+  std::size_t long_slot(std::uint64_t hash, std::string_view bytes) const;
+
   const TokenBytes* tokens_ = nullptr;
-  std::vector<Slot> slots_;
-  std::size_t mask_ = 0;
+  std::vector<ShortSlot> front_, short_;
+  std::vector<LongSlot> long_;
+  std::size_t front_entries_ = 0;
+  // One bit for each value of some high bits of the hash: tells most absent pieces without a look at the big tables.
+  std::vector<std::uint64_t> filter_;
   std::size_t longest_ = 0;
 };
 
