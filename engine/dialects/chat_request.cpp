@@ -1,0 +1,389 @@
+// Chat Completions request bodies: recipe.md 7.1.
+#include <charconv>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "dialects/tools.h"
+
+namespace deepinfer::dialects::chat {
+namespace {
+
+using text::Message;
+using text::Part;
+using text::Role;
+
+// Reads one body; the findings decide at the end.
+class Reader {
+ public:
+  explicit Reader(const RequestContext& context) : context_(context) { request_.dialect = Dialect::kChat; }
+
+  Parsed<Request> read(std::string_view bytes) {
+    const JsonValue body = read_body(bytes, context_, findings_, request_);
+    if (!findings_.clean() && body.size() == 0) return findings_.error();
+    const auto thinking = read_thinking(body, findings_, request_);
+    settle_thinking(thinking, read_effort(body, "reasoning_effort", "", context_, findings_), context_, request_);
+    messages(body);
+    check_call_sequence();
+    read_sampling(body, context_, findings_, request_);
+    read_max_tokens(body, !ours() || given(body, "max_tokens") ? "max_tokens" : "max_completion_tokens", context_,
+                    findings_, request_);
+    other_sampling(body);
+    stream(body);
+    stops(body);
+    tools(body);
+    response_format(body);
+    check_prefix();
+    settle_sampling(context_, given(body, "top_p") != nullptr, request_);
+    finish_request(context_, findings_, request_);
+    if (!findings_.clean()) return findings_.error();
+    return std::move(request_);
+  }
+
+ private:
+  bool ours() const { return !follows_package(context_); }
+
+  void messages(const JsonValue& body) {
+    const JsonValue* list = required_array(findings_, body, "messages", "");
+    if (list == nullptr) return;
+    if (list->size() == 0) findings_.semantic("Empty input messages");
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const std::string path = index_path("messages", i);
+      if (expect_object(findings_, list->items()[i], path)) message(list->items()[i], path);
+    }
+  }
+
+  void message(const JsonValue& source, const std::string& path) {
+    const std::string role = required_string(findings_, source, "role", path);
+    string_field(findings_, source, "name", path);
+    Message message;
+    if (role == "system" || (role == "developer" && ours())) {
+      message.role = Role::kSystem;
+      message.parts = content(source, path);
+      if (is_blank(message.parts)) return;  // an empty system message leaves nothing
+    } else if (role == "user") {
+      message.role = Role::kUser;
+      message.parts = content(source, path);
+    } else if (role == "assistant") {
+      assistant(source, path, message);
+    } else if (role == "tool") {
+      message.role = Role::kTool;
+      message.tool_call_id = required_string(findings_, source, "tool_call_id", path);
+      message.parts = content(source, path);
+    } else if (role == "latest_reminder") {
+      message.role = Role::kLatestReminder;
+      message.parts.push_back(Part::of_text(required_string(findings_, source, "content", path)));
+    } else {
+      unknown_word(findings_, join_path(path, "role"), role,
+                   {"system", "user", "assistant", "tool", "latest_reminder"});
+      return;
+    }
+    request_.conversation.messages.push_back(std::move(message));
+  }
+
+  void assistant(const JsonValue& source, const std::string& path, Message& message) {
+    message.role = Role::kAssistant;
+    const bool has_content = given(source, "content") != nullptr;
+    if (has_content) message.parts = content(source, path);
+    never_empty(message.parts);
+    if (has_image(message.parts)) findings_.semantic(path + ": Image in assistant message is not supported");
+    message.reasoning = string_field(findings_, source, "reasoning_content", path);
+    if (ours() && !message.reasoning) message.reasoning = string_field(findings_, source, "reasoning", path);
+    message.prefix = bool_field(findings_, source, "prefix", path).value_or(false);
+    const JsonValue* calls = array_field(findings_, source, "tool_calls", path);
+    if (calls == nullptr) {
+      if (!has_content)
+        findings_.semantic(path + ": Invalid assistant message: content or tool_calls must be set");
+      return;
+    }
+    if (calls->size() == 0)
+      findings_.semantic(fmt::format("Invalid '{}.tool_calls': empty array. Expected at least one call.", path));
+    std::set<std::string> ids;
+    for (std::size_t i = 0; i < calls->size(); ++i) {
+      text::ToolCall call = tool_call(calls->items()[i], index_path(join_path(path, "tool_calls"), i));
+      if (!ids.insert(call.id).second)
+        findings_.semantic(fmt::format("{}: Duplicate tool call id '{}'", path, call.id.substr(0, 100)));
+      message.tool_calls.push_back(std::move(call));
+    }
+  }
+
+  text::ToolCall tool_call(const JsonValue& source, const std::string& path) {
+    text::ToolCall call;
+    if (!expect_object(findings_, source, path)) return call;
+    call.id = required_string(findings_, source, "id", path);
+    required_word(findings_, source, "type", path, {"function"});
+    if (const JsonValue* function = required_object(findings_, source, "function", path)) {
+      const std::string at = join_path(path, "function");
+      call.name = required_string(findings_, *function, "name", at);
+      call.arguments = required_string(findings_, *function, "arguments", at);
+    }
+    return call;
+  }
+
+  // A string, or a list of text and image blocks.
+  std::vector<Part> content(const JsonValue& source, const std::string& message_path) {
+    const std::string path = join_path(message_path, "content");
+    std::vector<Part> parts;
+    const JsonValue* value = required_any(findings_, source, "content", message_path);
+    if (value == nullptr) return parts;
+    if (value->is_string()) {
+      parts.push_back(Part::of_text(value->text()));
+      return parts;
+    }
+    if (!value->is_array()) {
+      findings_.shape(fmt::format("{}: content should be a string or a list", path));
+      return parts;
+    }
+    for (std::size_t i = 0; i < value->size(); ++i) {
+      const std::string at = index_path(path, i);
+      if (expect_object(findings_, value->items()[i], at)) block(value->items()[i], at, parts);
+    }
+    never_empty(parts);
+    return parts;
+  }
+
+  void block(const JsonValue& source, const std::string& path, std::vector<Part>& parts) {
+    const std::string type = required_string(findings_, source, "type", path);
+    if (type == "text") {
+      parts.push_back(Part::of_text(required_string(findings_, source, "text", path)));
+    } else if (type == "image_url") {
+      image_url(source, path, parts);
+    } else if (type == "file") {
+      file(source, path, parts);
+    } else {
+      unknown_word(findings_, join_path(path, "type"), type, {"text", "image_url", "file"});
+    }
+  }
+
+  void image_url(const JsonValue& source, const std::string& path, std::vector<Part>& parts) {
+    const JsonValue* image = required_object(findings_, source, "image_url", path);
+    if (image == nullptr) return;
+    const std::string at = join_path(path, "image_url");
+    const std::string url = required_string(findings_, *image, "url", at);
+    const auto detail = read_detail(*image, at, findings_);
+    if (!is_image_url(url)) findings_.semantic(path + ": Unsupported image_url format");
+    add_image(url, detail.value_or(text::ImageDetail::kHigh), path, parts);
+  }
+
+  void file(const JsonValue& source, const std::string& path, std::vector<Part>& parts) {
+    const auto id = string_field(findings_, source, "file_id", path);
+    const auto data = string_field(findings_, source, "file_data", path);
+    if (id && data) {
+      findings_.semantic(path + ": file cannot have both file_id and file_data");
+    } else if (id) {
+      findings_.semantic(path + ": file_id is not supported. Pass the image as a base64 data url instead.");
+    } else if (!data) {
+      findings_.semantic(path + ": file must have a file_id or file_data");
+    } else if (const auto media = base64_media_type(*data); !media) {
+      findings_.semantic(path + ": file_data is not a valid base64 data url");
+    } else if (!is_image_type(*media)) {
+      findings_.semantic(path + ": unsupported file. The formats are webp, png, jpeg and gif.");
+    } else {
+      add_image(*data, text::ImageDetail::kHigh, path, parts);
+    }
+  }
+
+  static void add_image(const std::string& url, text::ImageDetail detail, const std::string& path,
+                        std::vector<Part>& parts) {
+    const auto kind =
+        url.starts_with("data:") ? text::ImageSource::Kind::kDataUrl : text::ImageSource::Kind::kUrl;
+    parts.push_back(Part::of_image({kind, url, detail, path}));
+  }
+
+  // Every call is answered once, right after its turn; results answer nothing else.
+  void check_call_sequence() {
+    std::set<std::string> due;
+    for (const Message& message : request_.conversation.messages) {
+      if (message.role == Role::kTool) {
+        if (due.erase(message.tool_call_id) == 0)
+          findings_.semantic("Messages with role 'tool' must be a response to a preceding message with 'tool_calls'");
+        continue;
+      }
+      if (!due.empty()) break;
+      for (const text::ToolCall& call : message.tool_calls) due.insert(call.id);
+    }
+    if (!due.empty())
+      findings_.semantic("An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                         "'tool_call_id'.");
+  }
+
+  void other_sampling(const JsonValue& body) {
+    SamplingOptions& sampling = request_.sampling;
+    if (const auto n = unsigned_field(findings_, body, "n", "", 255)) {
+      constexpr std::uint64_t kMostChoices = 128;
+      if (!ours() && *n != 1) findings_.semantic("Invalid n value (currently only n = 1 is supported)");
+      if (*n < 1 || *n > kMostChoices) findings_.semantic("Invalid n value, the valid range of n is [1, 128]");
+      sampling.choices = static_cast<std::uint32_t>(*n);
+    }
+    sampling.frequency_penalty = penalty(body, "frequency_penalty");
+    sampling.presence_penalty = penalty(body, "presence_penalty");
+    if (const auto seed = unsigned_field(findings_, body, "seed", "")) {
+      if (*seed >> 63 != 0) findings_.semantic("Invalid seed value, the valid range of seed is [0, 2^63)");
+      sampling.seed = *seed;
+    }
+    sampling.logprobs = bool_field(findings_, body, "logprobs", "").value_or(false);
+    if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
+      if (!sampling.logprobs)
+        findings_.semantic("Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is "
+                           "used.");
+      if (*top > 20) findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+      sampling.top_logprobs = static_cast<std::uint32_t>(*top);
+    }
+    request_.parallel_tool_calls = bool_field(findings_, body, "parallel_tool_calls", "").value_or(true);
+    if (!ours()) return;
+    request_.user = caller(body);
+    stop_ids(body);
+    logit_bias(body);
+  }
+
+  double penalty(const JsonValue& body, std::string_view key) {
+    const double value = number_field(findings_, body, key, "").value_or(0);
+    if (!(value >= -2 && value <= 2))
+      findings_.semantic(fmt::format("Invalid {} value, the valid range of {} is [-2, 2]", key, key));
+    return value;
+  }
+
+  static std::string caller(const JsonValue& body) {
+    const JsonValue* user = given(body, "user");
+    return user != nullptr && user->is_string() ? user->text() : std::string();
+  }
+
+  static std::optional<std::int32_t> token_id(std::string_view text) {
+    std::int32_t id = 0;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), id);
+    const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+    return whole && id >= 0 ? std::optional<std::int32_t>(id) : std::nullopt;
+  }
+
+  void stop_ids(const JsonValue& body) {
+    const JsonValue* ids = array_field(findings_, body, "stop_token_ids", "");
+    if (ids == nullptr) return;
+    for (const JsonValue& item : ids->items()) {
+      const auto id = item.is_number() ? token_id(item.text()) : std::nullopt;
+      if (!id) return findings_.shape("stop_token_ids: expected a list of token ids");
+      request_.sampling.stop_token_ids.push_back(*id);
+    }
+  }
+
+  void logit_bias(const JsonValue& body) {
+    const JsonValue* bias = object_field(findings_, body, "logit_bias", "");
+    if (bias == nullptr) return;
+    for (std::size_t i = 0; i < bias->size(); ++i) {
+      const auto id = token_id(bias->keys()[i]);
+      const JsonValue& value = bias->items()[i];
+      if (!id || !value.is_number()) return findings_.shape("logit_bias: expected numbers by token id");
+      if (!(value.as_double() >= -100 && value.as_double() <= 100))
+        findings_.semantic("Invalid logit_bias value, the valid range is [-100, 100]");
+      request_.sampling.logit_bias.emplace_back(*id, value.as_double());
+    }
+  }
+
+  void stream(const JsonValue& body) {
+    request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
+    const JsonValue* options = object_field(findings_, body, "stream_options", "");
+    if (options == nullptr) return;
+    if (!request_.stream) findings_.semantic("stream_options should be set along with stream = true");
+    request_.include_usage = bool_field(findings_, *options, "include_usage", "stream_options").value_or(false);
+  }
+
+  void stops(const JsonValue& body) {
+    const JsonValue* stop = given(body, "stop");
+    if (stop == nullptr) return;
+    if (stop->is_string()) {
+      request_.stops.push_back(stop->text());
+    } else if (stop->is_array()) {
+      for (std::size_t i = 0; i < stop->size(); ++i) {
+        if (!stop->items()[i].is_string())
+          return findings_.shape(index_path("stop", i) + ": expected a string");
+        request_.stops.push_back(stop->items()[i].text());
+      }
+    } else {
+      return findings_.shape("stop: expected a string or a list");
+    }
+    check_stops(request_.stops, "stop", findings_);
+  }
+
+  void tools(const JsonValue& body) {
+    if (const JsonValue* list = array_field(findings_, body, "tools", "")) {
+      for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
+      check_tools(request_.conversation.tools, findings_);
+    }
+    const JsonValue* choice = given(body, "tool_choice");
+    if (choice == nullptr) return;
+    constexpr std::string_view kExpected = "tool_choice: expected one of none, auto, required or a tool";
+    if (choice->is_string()) {
+      const std::string& word = choice->text();
+      if (word == "none") return apply_choice(text::ToolChoice::kNone, "", context_, findings_, request_);
+      if (word == "auto") return;
+      if (word == "required") return apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+      return findings_.shape(std::string(kExpected));
+    }
+    if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
+    if (ours() && given(*choice, "type") != nullptr && *given(*choice, "type") == JsonValue("allowed_tools"))
+      return allowed_tools(*choice);
+    required_word(findings_, *choice, "type", "tool_choice", {"function"});
+    if (const JsonValue* function = required_object(findings_, *choice, "function", "tool_choice"))
+      apply_choice(text::ToolChoice::kRequired, required_string(findings_, *function, "name", "tool_choice.function"),
+                   context_, findings_, request_);
+  }
+
+  // {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}: the mode counts; with one tool it is named.
+  void allowed_tools(const JsonValue& choice) {
+    const JsonValue* allowed = required_object(findings_, choice, "allowed_tools", "tool_choice");
+    if (allowed == nullptr) return;
+    const std::string path = "tool_choice.allowed_tools";
+    const auto mode = word_field(findings_, *allowed, "mode", path, {"auto", "required"});
+    if (mode == 1U) apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+  }
+
+  void tool(const JsonValue& source, const std::string& path) {
+    if (!expect_object(findings_, source, path)) return;
+    required_word(findings_, source, "type", path, {"function"});
+    if (const JsonValue* function = required_object(findings_, source, "function", path))
+      request_.conversation.tools.push_back(
+          make_tool(*function, "parameters", true, join_path(path, "function"), findings_));
+  }
+
+  void response_format(const JsonValue& body) {
+    const JsonValue* format = object_field(findings_, body, "response_format", "");
+    if (format == nullptr) return;
+    const auto type = required_word(findings_, *format, "type", "response_format",
+                                    {"text", "json_object", "json_schema", "regex"});
+    text::ResponseFormat& result = request_.conversation.response_format;
+    if (type == 1U) result.kind = text::ResponseFormat::Kind::kJsonObject;
+    if (type == 2U) {
+      const std::string path = "response_format.json_schema";
+      if (const JsonValue* holder = required_object(findings_, *format, "json_schema", "response_format"))
+        read_schema_format(*holder, path, findings_, request_);
+    }
+    if (type == 3U) {
+      result.kind = text::ResponseFormat::Kind::kRegex;
+      result.regex = required_string(findings_, *format, "regex", "response_format");
+    }
+  }
+
+  void check_prefix() {
+    const auto& all = request_.conversation.messages;
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+      if (all[i].prefix)
+        findings_.semantic("Invalid completion message: prefix set true with message which is not final message");
+    }
+    if (all.empty() || !all.back().prefix) return;
+    if (!request_.conversation.tools.empty() || !all.back().tool_calls.empty())
+      findings_.semantic("Function call should not be used with prefix");
+    if (request_.conversation.response_format.kind == text::ResponseFormat::Kind::kJsonObject)
+      findings_.semantic("response_format json_object should not be used with prefix");
+  }
+
+  const RequestContext& context_;
+  Findings findings_;
+  Request request_;
+};
+
+}  // namespace
+
+Parsed<Request> parse_request(std::string_view body, const RequestContext& context) {
+  return Reader(context).read(body);
+}
+
+}  // namespace deepinfer::dialects::chat

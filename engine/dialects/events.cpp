@@ -1,0 +1,26 @@
+#include "dialects/events.h"
+
+namespace deepinfer::dialects {
+
+std::string sse_text(const SseFrame& frame) {
+  std::string text;
+  if (!frame.name.empty()) text = "event: " + frame.name + "\n";
+  return text + "data: " + frame.data + "\n\n";
+}
+
+std::string_view sse_keep_alive() { return ": keep-alive\n\n"; }
+
+std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerIdentity identity,
+                                                 text::Profile profile) {
+  switch (request.dialect) {
+    case Dialect::kChat:
+      return chat::make_answer_writer(request, std::move(identity), profile);
+    case Dialect::kResponses:
+      return responses::make_answer_writer(request, std::move(identity), profile);
+    case Dialect::kMessages:
+      break;
+  }
+  return messages::make_answer_writer(request, std::move(identity), profile);
+}
+
+}  // namespace deepinfer::dialects

@@ -1,0 +1,451 @@
+// Responses request bodies: recipe.md 7.2.
+#include <set>
+
+#include <fmt/format.h>
+
+#include "dialects/namespaces.h"
+#include "dialects/tools.h"
+#include "text/prompt_constants.h"
+
+namespace deepinfer::dialects::responses {
+namespace {
+
+using text::Message;
+using text::Part;
+using text::Role;
+
+constexpr std::string_view kPatchTool = "apply_patch";
+constexpr std::string_view kPatchDescription =
+    "Changes files. `input` is one patch: a line '*** Begin Patch', for each file '*** Add File: PATH', '*** Update File: "
+    "PATH' or '*** Delete File: PATH' with its hunks, and a line '*** End Patch'.";
+constexpr std::string_view kCustomDescription = "Takes free text. `input` is the whole text.";
+
+class Reader {
+ public:
+  explicit Reader(const RequestContext& context) : context_(context) { request_.dialect = Dialect::kResponses; }
+
+  Parsed<Request> read(std::string_view bytes) {
+    const JsonValue body = read_body(bytes, context_, findings_, request_);
+    if (!findings_.clean() && body.size() == 0) return findings_.error();
+    names_ = NamespaceNames(request_.version);
+    reasoning_settings(body);
+    tools(body);
+    input(body);
+    check_calls();
+    read_sampling(body, context_, findings_, request_);
+    read_max_tokens(body, "max_output_tokens", context_, findings_, request_);
+    text_format(body);
+    tool_choice(body);
+    if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
+      if (*top > 20) findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+      request_.sampling.top_logprobs = static_cast<std::uint32_t>(*top);
+      if (ours()) request_.sampling.logprobs = *top > 0;
+    }
+    request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
+    request_.user = string_field(findings_, body, "user", "").value_or("");
+    if (ours()) request_.parallel_tool_calls = bool_field(findings_, body, "parallel_tool_calls", "").value_or(true);
+    make_echo(body);
+    settle_sampling(context_, given(body, "top_p") != nullptr, request_);
+    finish_request(context_, findings_, request_);
+    request_.namespaces = names_.given();
+    if (!findings_.clean()) return findings_.error();
+    return std::move(request_);
+  }
+
+ private:
+  bool ours() const { return !follows_package(context_); }
+  std::vector<Message>& messages() { return request_.conversation.messages; }
+
+  void reasoning_settings(const JsonValue& body) {
+    EffortChoice effort;
+    if (const JsonValue* reasoning = object_field(findings_, body, "reasoning", "")) {
+      effort = read_effort(*reasoning, "effort", "reasoning", context_, findings_);
+      word_field(findings_, *reasoning, "summary", "reasoning", {"auto", "concise", "detailed"});
+      word_field(findings_, *reasoning, "generate_summary", "reasoning", {"auto", "concise", "detailed"});
+    }
+    settle_thinking(std::nullopt, effort, context_, request_);
+  }
+
+  // --- input ---
+
+  void input(const JsonValue& body) {
+    const auto instructions = string_field(findings_, body, "instructions", "");
+    if (instructions && !instructions->empty())
+      messages().push_back(Message::of_text(Role::kSystem, *instructions));
+    const JsonValue* value = given(body, "input");
+    if (value == nullptr) {
+      if (!instructions) findings_.semantic("Either input or instructions must be provided");
+      return;
+    }
+    if (value->is_string()) {
+      messages().push_back(Message::of_text(Role::kUser, value->text()));
+      return;
+    }
+    if (!value->is_array()) return findings_.shape("input should be a string or a list of input items");
+    if (value->size() == 0) findings_.semantic("Input items array must not be empty");
+    for (std::size_t i = 0; i < value->size(); ++i) item(value->items()[i], index_path("input", i));
+    drop_pending_reasoning();
+  }
+
+  void item(const JsonValue& source, const std::string& path) {
+    const JsonValue* type = source.find("type");
+    if (type == nullptr) {
+      if (!source.is_object() || source.find("role") == nullptr) return findings_.shape(path + ": invalid input item");
+      return message(source, path);
+    }
+    if (!type->is_string()) return findings_.shape(join_path(path, "type") + ": expected a string");
+    if (type->text() == "message") return message(source, path);
+    if (type->text() == "reasoning") return reasoning(source, path);
+    if (type->text() == "function_call") return function_call(source, path);
+    if (type->text() == "custom_tool_call") return custom_call(source, path);
+    if (type->text() == "function_call_output" || type->text() == "custom_tool_call_output")
+      return call_output(source, path);
+    // Items of tools that are not served leave nothing.
+  }
+
+  void message(const JsonValue& source, const std::string& path) {
+    const std::string role = required_string(findings_, source, "role", path);
+    Message message;
+    message.parts = content(source, path);
+    if (role == "assistant") {
+      if (has_image(message.parts)) findings_.semantic(path + ": Image in assistant message is unsupported");
+      add_assistant_text(std::move(message.parts));
+      return;
+    }
+    // Ours: a developer message is a system turn in both versions.
+    const bool developer_is_user = request_.version == text::ModelVersion::kV4 && !ours();
+    if (role == "user") {
+      message.role = Role::kUser;
+    } else if (role == "system") {
+      message.role = Role::kSystem;
+    } else if (role == "developer") {
+      message.role = developer_is_user ? Role::kUser : Role::kSystem;
+    } else {
+      unknown_word(findings_, join_path(path, "role"), role, {"user", "assistant", "system", "developer"});
+      return;
+    }
+    drop_pending_reasoning();
+    messages().push_back(std::move(message));
+  }
+
+  std::vector<Part> content(const JsonValue& source, const std::string& item_path) {
+    const std::string path = join_path(item_path, "content");
+    const JsonValue* value = required_any(findings_, source, "content", item_path);
+    std::vector<Part> parts;
+    if (value != nullptr && !text_or_parts(*value, path, parts))
+      findings_.shape(path + ": content should be a string or a list of parts");
+    never_empty(parts);
+    return parts;
+  }
+
+  bool text_or_parts(const JsonValue& value, const std::string& path, std::vector<Part>& parts) {
+    if (value.is_string()) {
+      parts.push_back(Part::of_text(value.text()));
+      return true;
+    }
+    if (!value.is_array()) return false;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const std::string at = index_path(path, i);
+      if (expect_object(findings_, value.items()[i], at)) part(value.items()[i], at, parts);
+    }
+    never_empty(parts);
+    return true;
+  }
+
+  void part(const JsonValue& source, const std::string& path, std::vector<Part>& parts) {
+    const std::string type = required_string(findings_, source, "type", path);
+    if (type == "input_text" || type == "output_text") {
+      parts.push_back(Part::of_text(required_string(findings_, source, "text", path)));
+    } else if (type == "input_image") {
+      image(source, path, parts);
+    } else if (type == "input_file") {
+      parts.push_back(Part::of_text(text::shared_constants().unsupported_document));
+    } else {
+      unknown_word(findings_, join_path(path, "type"), type,
+                   {"input_text", "output_text", "input_image", "input_file"});
+    }
+  }
+
+  void image(const JsonValue& source, const std::string& path, std::vector<Part>& parts) {
+    const auto id = string_field(findings_, source, "file_id", path);
+    const auto url = string_field(findings_, source, "image_url", path);
+    const auto detail = read_detail(source, path, findings_);
+    if (!url) {
+      findings_.semantic(path + (id ? ": file_id is not supported. Pass the image as a base64 data url instead."
+                                    : ": input_image must have image_url or file_id"));
+      return;
+    }
+    if (!is_image_url(*url)) findings_.semantic(path + ": Unsupported image_url format");
+    const auto kind =
+        url->starts_with("data:") ? text::ImageSource::Kind::kDataUrl : text::ImageSource::Kind::kUrl;
+    parts.push_back(Part::of_image({kind, *url, detail.value_or(text::ImageDetail::kHigh), path}));
+  }
+
+  // --- assistant turns: reasoning, text and calls that follow each other are one turn ---
+
+  void reasoning(const JsonValue& source, const std::string& path) {
+    const JsonValue* content = array_field(findings_, source, "content", path);
+    if (content == nullptr) return;
+    for (std::size_t i = 0; i < content->size(); ++i) {
+      const JsonValue& piece = content->items()[i];
+      const std::string at = index_path(join_path(path, "content"), i);
+      if (!expect_object(findings_, piece, at)) continue;
+      const std::string text = required_string(findings_, piece, "text", at);
+      if (pending_reasoning_) *pending_reasoning_ += "\n" + text;
+      else pending_reasoning_ = text;
+    }
+  }
+
+  void drop_pending_reasoning() { pending_reasoning_.reset(); }
+
+  bool in_assistant_turn() {
+    return !messages().empty() && messages().back().role == Role::kAssistant && !pending_reasoning_;
+  }
+
+  Message& assistant_turn() {
+    if (!in_assistant_turn()) {
+      Message turn;
+      turn.role = Role::kAssistant;
+      turn.reasoning = std::move(pending_reasoning_);
+      pending_reasoning_.reset();
+      messages().push_back(std::move(turn));
+    }
+    return messages().back();
+  }
+
+  void add_assistant_text(std::vector<Part> parts) {
+    Message& turn = assistant_turn();
+    for (Part& part : parts) turn.parts.push_back(std::move(part));
+  }
+
+  void add_call(text::ToolCall call, const std::string& path) {
+    if (call.id.empty()) findings_.semantic(fmt::format("Invalid '{}.call_id': empty string.", path));
+    assistant_turn().tool_calls.push_back(std::move(call));
+  }
+
+  void function_call(const JsonValue& source, const std::string& path) {
+    text::ToolCall call;
+    call.id = required_string(findings_, source, "call_id", path);
+    call.name = required_string(findings_, source, "name", path);
+    call.arguments = required_string(findings_, source, "arguments", path);
+    if (const auto space = string_field(findings_, source, "namespace", path)) call.name = names_.find(*space, call.name);
+    add_call(std::move(call), path);
+  }
+
+  void custom_call(const JsonValue& source, const std::string& path) {
+    text::ToolCall call;
+    call.id = required_string(findings_, source, "call_id", path);
+    call.name = required_string(findings_, source, "name", path);
+    call.arguments =
+        write_json(JsonValue::object({{"input", required_string(findings_, source, "input", path)}}));
+    add_call(std::move(call), path);
+  }
+
+  void call_output(const JsonValue& source, const std::string& path) {
+    Message result;
+    result.role = Role::kTool;
+    result.tool_call_id = required_string(findings_, source, "call_id", path);
+    if (const JsonValue* output = required_any(findings_, source, "output", path)) {
+      if (!text_or_parts(*output, join_path(path, "output"), result.parts))
+        findings_.shape(join_path(path, "output") + ": output should be a string or a list of output content parts");
+    }
+    never_empty(result.parts);
+    drop_pending_reasoning();
+    messages().push_back(std::move(result));
+  }
+
+  // Every call has one id, one output, and gets it before the next message.
+  void check_calls() {
+    std::set<std::string> seen, answered, due;
+    const auto fault = [&](std::string_view what, const std::string& id) {
+      findings_.semantic(fmt::format("{}: {}", what, id.substr(0, 100)));
+    };
+    for (const Message& message : messages()) {
+      for (const text::ToolCall& call : message.tool_calls) {
+        if (!seen.insert(call.id).second) fault("Duplicate 'call_id'", call.id);
+        due.insert(call.id);
+      }
+      if (message.role == Role::kTool) {
+        if (!seen.contains(message.tool_call_id)) fault("No tool call found for output", message.tool_call_id);
+        if (!answered.insert(message.tool_call_id).second) fault("Duplicate tool output", message.tool_call_id);
+        due.erase(message.tool_call_id);
+      } else if (message.role != Role::kAssistant && !due.empty()) {
+        fault("No tool output found for tool call", *due.begin());
+      }
+    }
+    if (!due.empty()) fault("No tool output found for tool call", *due.begin());
+  }
+
+  // --- tools ---
+
+  void tools(const JsonValue& body) {
+    const JsonValue* list = array_field(findings_, body, "tools", "");
+    if (list == nullptr) return;
+    for (const JsonValue& source : list->items()) {
+      const JsonValue* type = source.find("type");
+      const JsonValue* name = source.find("name");
+      const bool plain = type != nullptr && *type != JsonValue("namespace");
+      if (plain && name != nullptr && name->is_string()) names_.reserve(name->text());
+    }
+    for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
+    check_tools(request_.conversation.tools, findings_);
+  }
+
+  void tool(const JsonValue& source, const std::string& path) {
+    if (!expect_object(findings_, source, path)) return;
+    const std::string type = required_string(findings_, source, "type", path);
+    if (type == "function") {
+      request_.conversation.tools.push_back(make_tool(source, "parameters", true, path, findings_));
+    } else if (type == "namespace") {
+      name_space(source, path);
+    } else if (type == "custom") {
+      custom_tool(source, path);
+    }
+    // web_search and unknown kinds are left out.
+  }
+
+  void name_space(const JsonValue& source, const std::string& path) {
+    const std::string space = required_string(findings_, source, "name", path);
+    const auto description = string_field(findings_, source, "description", path);
+    check_tool_name(space, join_path(path, "name"), findings_);
+    const JsonValue* list = required_array(findings_, source, "tools", path);
+    if (list == nullptr) return;
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const JsonValue& inner = list->items()[i];
+      const std::string at = index_path(join_path(path, "tools"), i);
+      if (!expect_object(findings_, inner, at)) continue;
+      const std::string type = required_string(findings_, inner, "type", at);
+      if (type != "function") {
+        findings_.semantic(fmt::format("{}: only function tools are allowed inside a namespace", at));
+        continue;
+      }
+      text::ToolDefinition tool = make_tool(inner, "parameters", true, at, findings_);
+      tool.name = names_.give(space, tool.name);
+      if (request_.version == text::ModelVersion::kV41 && description)
+        tool.description = *description + "\n" + tool.description.value_or("");
+      request_.conversation.tools.push_back(std::move(tool));
+    }
+  }
+
+  // A free-form tool is a function with one string; its output is turned back into text (responses_events).
+  void custom_tool(const JsonValue& source, const std::string& path) {
+    text::ToolDefinition tool;
+    tool.name = required_string(findings_, source, "name", path);
+    const bool patch = tool.name == kPatchTool;
+    if (!patch && !ours())
+      findings_.semantic(fmt::format("Unsupported custom tool: '{}'. Only 'apply_patch' is supported.",
+                                     tool.name.substr(0, 100)));
+    check_tool_name(tool.name, join_path(path, "name"), findings_);
+    const auto description = string_field(findings_, source, "description", path);
+    tool.description = patch ? std::string(kPatchDescription) : description.value_or(std::string(kCustomDescription));
+    tool.parameters = JsonValue::object(
+        {{"type", "object"},
+         {"properties", JsonValue::object({{"input", JsonValue::object({{"type", "string"}})}})},
+         {"required", JsonValue::array({"input"})}});
+    request_.custom_tools.push_back(tool.name);
+    request_.conversation.tools.push_back(std::move(tool));
+  }
+
+  void tool_choice(const JsonValue& body) {
+    const JsonValue* choice = given(body, "tool_choice");
+    if (choice == nullptr) return;
+    constexpr std::string_view kExpected = "tool_choice: expected one of none, auto, required or a tool choice object";
+    if (choice->is_string()) {
+      const std::string& word = choice->text();
+      if (word == "none") return apply_choice(text::ToolChoice::kNone, "", context_, findings_, request_);
+      if (word == "auto") return;
+      if (word == "required") return apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+      return findings_.shape(std::string(kExpected));
+    }
+    if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
+    const std::string type = required_string(findings_, *choice, "type", "tool_choice");
+    if (type == "function" || type == "custom") {
+      const std::string name = required_string(findings_, *choice, "name", "tool_choice");
+      apply_choice(text::ToolChoice::kRequired, name, context_, findings_, request_);
+    } else if (ours() && type == "allowed_tools") {
+      const auto mode = word_field(findings_, *choice, "mode", "tool_choice", {"auto", "required"});
+      if (mode == 1U) apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+    } else if (type != "web_search" && type != "web_search_2025_08_26") {
+      unknown_word(findings_, "tool_choice.type", type,
+                   {"function", "web_search", "web_search_2025_08_26", "custom"});
+    }
+  }
+
+  void text_format(const JsonValue& body) {
+    const JsonValue* text = object_field(findings_, body, "text", "");
+    if (text == nullptr) return;
+    word_field(findings_, *text, "verbosity", "text", {"low", "medium", "high"});
+    const JsonValue* format = object_field(findings_, *text, "format", "text");
+    if (format == nullptr) return;
+    const auto type =
+        required_word(findings_, *format, "type", "text.format", {"text", "json_schema", "json_object"});
+    if (type == 2U) request_.conversation.response_format.kind = text::ResponseFormat::Kind::kJsonObject;
+    if (type == 1U) {
+      required_string(findings_, *format, "name", "text.format");
+      read_schema_format(*format, "text.format", findings_, request_);
+    }
+  }
+
+  // --- what the response repeats ---
+
+  static JsonValue echoed(const JsonValue& object, std::string_view key) {
+    const JsonValue* value = object.find(key);
+    return value == nullptr ? JsonValue() : *value;
+  }
+
+  static JsonValue echo_tool(const JsonValue& tool) {
+    const std::string type = echoed(tool, "type").text();
+    if (type == "function") {
+      return JsonValue::object({{"type", type},
+                                {"name", echoed(tool, "name")},
+                                {"description", echoed(tool, "description")},
+                                {"parameters", echoed(tool, "parameters")},
+                                {"strict", echoed(tool, "strict")}});
+    }
+    if (type != "namespace") return tool;
+    JsonValue inner = JsonValue::array();
+    const JsonValue list = echoed(tool, "tools");
+    for (const JsonValue& one : list.items()) inner.push(echo_tool(one));
+    return JsonValue::object({{"type", type},
+                              {"name", echoed(tool, "name")},
+                              {"description", echoed(tool, "description")},
+                              {"tools", std::move(inner)}});
+  }
+
+  void make_echo(const JsonValue& body) {
+    const JsonValue reasoning = echoed(body, "reasoning");
+    const JsonValue text = echoed(body, "text");
+    const auto or_else = [](JsonValue value, JsonValue other) { return value.is_null() ? std::move(other) : value; };
+    JsonValue tools = JsonValue::array();
+    const JsonValue list = echoed(body, "tools");
+    for (const JsonValue& tool : list.items()) tools.push(echo_tool(tool));
+    request_.echo = JsonValue::object(
+        {{"instructions", echoed(body, "instructions")},
+         {"max_output_tokens", echoed(body, "max_output_tokens")},
+         {"reasoning", JsonValue::object({{"effort", echoed(reasoning, "effort")},
+                                          {"summary", echoed(reasoning, "summary")}})},
+         {"temperature", or_else(echoed(body, "temperature"), JsonValue::real(1))},
+         {"text", JsonValue::object({{"format", or_else(echoed(text, "format"),
+                                                        JsonValue::object({{"type", "text"}}))},
+                                     {"verbosity", echoed(text, "verbosity")}})},
+         {"tool_choice", or_else(echoed(body, "tool_choice"), "auto")},
+         {"tools", std::move(tools)},
+         {"top_logprobs", or_else(echoed(body, "top_logprobs"), 0)},
+         {"top_p", or_else(echoed(body, "top_p"), JsonValue::real(1))},
+         {"user", echoed(body, "user")}});
+  }
+
+  const RequestContext& context_;
+  Findings findings_;
+  Request request_;
+  NamespaceNames names_{text::ModelVersion::kV41};
+  std::optional<std::string> pending_reasoning_;
+};
+
+}  // namespace
+
+Parsed<Request> parse_request(std::string_view body, const RequestContext& context) {
+  return Reader(context).read(body);
+}
+
+}  // namespace deepinfer::dialects::responses

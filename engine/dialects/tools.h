@@ -1,0 +1,34 @@
+// Tool definitions of requests: names, schemas, choices, and what constrained decoding gets of them. recipe.md 3.4, 7.4.
+// Private to the dialects.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dialects/common_request.h"
+
+namespace deepinfer::dialects {
+
+// A name of 1..128 letters, digits, "_" and "-".
+void check_tool_name(const std::string& name, const std::string& path, Findings& findings);
+
+// A function from its parts. `parameters` null or absent: {} where `may_lack_parameters`, otherwise a fault. Checks name
+// and schema, brings a strict schema to its normal form. `shown_name`: the name in messages about the schema.
+text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_key, bool may_lack_parameters,
+                               const std::string& path, Findings& findings);
+
+// Unique names; strict and other tools don't mix.
+void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings);
+
+// Applies a choice: `named` empty for none of them. Refuses a named tool that is missing and, in the package profile, any
+// forced choice in thinking mode. A request without tools ignores its choice.
+void apply_choice(text::ToolChoice choice, const std::string& named, const RequestContext& context, Findings& findings,
+                  Request& request);
+
+// `response_format` and `text.format` with a schema: checks it. The strict form goes to the constraint only.
+void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings, Request& request);
+
+std::optional<OutputConstraint> output_constraint(const Request& request);
+
+}  // namespace deepinfer::dialects
