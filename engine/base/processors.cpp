@@ -5,6 +5,8 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <string>
@@ -55,7 +57,7 @@ std::vector<int> allowed_processors() {
 int usable_threads() {
   const int allowed = static_cast<int>(allowed_processors().size());
   const double quota = quota_of_control_group();
-  return quota > 0 ? std::clamp(static_cast<int>(quota + 0.5), 1, allowed) : allowed;
+  return quota > 0 ? std::clamp(static_cast<int>(std::lround(quota)), 1, allowed) : allowed;
 }
 
 bool pin_this_thread(int processor) {
