@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/math.h"
 #include "base/rope.h"
+#include "graph/arena.h"
 
 namespace deepinfer::backend {
 
@@ -147,14 +148,14 @@ Result<void> Executor::bind_index_sites() {
 }
 
 Result<void> Executor::plan_buffers() {
-  std::vector<Lifetime> lifetimes(graph_->values.size());
+  std::vector<graph::Lifetime> lifetimes(graph_->values.size());
   const int end = static_cast<int>(items_.size());
   const auto make = [&](ValueId id, int item) {
-    Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
+    graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
     lifetime = {item, item, StepView::largest_extent(value(id).shape[0], step_.limits()) * columns(id) * 4};
   };
   const auto use = [&](ValueId id, int item) -> Result<void> {
-    Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
+    graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
     if (lifetime.first < 0)
       return make_error(ErrorKind::kInternal,
                         fmt::format("cannot compile: value '{}' is used before it is made", value(id).name));
@@ -182,8 +183,8 @@ Result<void> Executor::plan_buffers() {
   for (const graph::Seam& seam : graph_->seams)
     DI_TRY(keep(seam.value));
 
-  const ArenaPlan plan = plan_arena(lifetimes);
-  DI_ASSIGN(arena_, Arena::allocate(plan.bytes));
+  const graph::ArenaPlan plan = graph::plan_arena(lifetimes);
+  DI_ASSIGN(arena_, HugeBuffer::create(host_ledger(), "step buffers", static_cast<size_t>(plan.bytes)));
   addresses_.assign(lifetimes.size(), nullptr);
   for (size_t i = 0; i < lifetimes.size(); ++i)
     if (plan.offsets[i] >= 0) addresses_[i] = arena_.data() + plan.offsets[i];
@@ -196,6 +197,8 @@ Result<void> Executor::prepare_kernels(const OpTable& table) {
     DI_ASSIGN(item.kernel, table[item.node->op](context, *item.node));
     DI_CHECK(item.kernel != nullptr);
   }
+  const auto held = static_cast<std::uint64_t>(weights_.bytes());
+  DI_ASSIGN(weights_claim_, LedgerClaim::take(host_ledger(), "weights", held));
   return {};
 }
 
@@ -322,7 +325,9 @@ std::vector<Executable::Memory> Executor::memory() const {
   int64_t tables = 0;
   for (const Table& table : tables_)
     tables += static_cast<int64_t>((table.sines.size() + table.cosines.size()) * sizeof(float));
-  return {{"weights", weights_.bytes() + kernel_bytes_}, {"arena", arena_.bytes()}, {"tables", tables}};
+  return {{"weights", weights_.bytes() + kernel_bytes_},
+          {"arena", static_cast<int64_t>(arena_.size())},
+          {"tables", tables}};
 }
 
 }  // namespace deepinfer::backend

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/common/buffers.h"
 #include "backend/common/op_table.h"
 #include "backend/common/step_view.h"
 #include "backend/common/weights.h"
+#include "base/huge_buffer.h"
+#include "base/ledger.h"
 
 namespace deepinfer::backend {
 
@@ -78,9 +79,10 @@ class Executor final : public Executable {
   std::vector<Site> sites_;
   std::vector<Table> tables_;
   std::vector<std::byte*> addresses_;  // of each value; null for values without memory
-  Arena arena_;
+  HugeBuffer arena_;
   std::unique_ptr<Run> run_;
   int64_t kernel_bytes_ = 0;
+  LedgerClaim weights_claim_;  // what weights_ holds; kernels account for their own
 };
 
 }  // namespace deepinfer::backend

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "graph/arena.h"
 
 namespace deepinfer::backend {
 
@@ -33,18 +34,8 @@ StepView::StepView(const graph::Graph& graph, const StepLimits& limits)
 }
 
 int64_t StepView::largest_extent(graph::Dim dim, const StepLimits& limits) {
-  switch (dim.axis) {
-    case graph::Axis::kConst: return dim.value;
-    case graph::Axis::kTokens: return limits.tokens;
-    case graph::Axis::kDecoder: return limits.decoder_rows;
-    case graph::Axis::kLogits: return limits.logit_rows;
-    case graph::Axis::kSequences: return limits.sequences;
-    case graph::Axis::kGroups:
-      // A sequence of t rows closes at most (t + ratio - 1) / ratio groups.
-      return (limits.tokens + static_cast<int64_t>(limits.sequences) * (dim.value - 1)) / dim.value;
-    case graph::Axis::kRows: return limits.context / dim.value;
-  }
-  return 0;
+  return graph::largest_extent(
+      dim, {limits.tokens, limits.decoder_rows, limits.logit_rows, limits.sequences, limits.context});
 }
 
 int64_t StepView::extent(graph::Dim dim) const {
