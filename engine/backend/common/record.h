@@ -20,7 +20,8 @@ struct RecordAddress {
 // row.size() == layout.channels. kI32 layouts have no f32 rows.
 void encode_record(const state::RecordLayout& layout, std::span<const float> row, RecordAddress address);
 void decode_record(const state::RecordLayout& layout, RecordAddress address, std::span<float> row);
-// The value that the record will hold, in place: decode(encode(row)). Encoding the result again gives the same value.
+// The value that the record will hold, in place: decode(encode(row)). With UE8M0 scales encoding the result again gives
+// the same value; with kNvfp4's E4M3 scales it may not, so global rows are encoded from unquantised values.
 void fake_quantise_record(const state::RecordLayout& layout, std::span<float> row);
 
 // Row `row` of a block class of a sequence (row j of ratio r: tokens [r j, r j + r)).
