@@ -1,0 +1,49 @@
+// One row a claim: what was measured, its limit, percent of the limit, and under which conditions.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace deepinfer::bench {
+
+struct Row {
+  std::string name;        // "cpu-decode v4"
+  double value = 0;        // in `unit`
+  std::string unit;        // "GB/s", "tokens/s"
+  double limit = 0;        // in `unit`: what the machine gave in the same run; 0 where there is none
+  std::string conditions;  // model, threads, kernel set, probes
+  double percent() const { return limit > 0 ? 100.0 * value / limit : 0.0; }
+};
+
+struct Options {
+  int threads = 0;      // 0: all
+  std::string kernels;  // empty: the best set of this machine
+  int samples = 0;      // timed repetitions; 0: the bench's own number
+  // Called with what is being done and how far it is, 0 to 1; may be empty.
+  std::function<void(std::string_view what, double done)> progress;
+};
+
+using Run = std::function<Result<std::vector<Row>>(const Options&)>;
+
+struct Bench {
+  std::string name;
+  std::string description;
+  Run run;
+};
+
+// Adds a bench; a name that exists already is replaced. Not thread-safe: at start-up only.
+void register_bench(std::string name, std::string description, Run run);
+// All benches by name: those of this library and those registered.
+const std::vector<Bench>& benches();
+// kNotFound names the known ones.
+Result<const Bench*> find_bench(std::string_view name);
+
+// Speed of the cpu backend on synthetic checkpoints (cpu_speed.cpp).
+Result<std::vector<Row>> run_cpu_decode(const Options& options);
+Result<std::vector<Row>> run_cpu_prefill(const Options& options);
+
+}  // namespace deepinfer::bench

@@ -1,0 +1,44 @@
+#include <algorithm>
+#include <utility>
+
+#include "bench/bench.h"
+
+namespace deepinfer::bench {
+
+namespace {
+
+std::vector<Bench>& table() {
+  static std::vector<Bench> entries = {
+      {"cpu-decode",
+       "one sequence, token by token, on synthetic checkpoints of V4 and V4.1 widths: bytes of weights a "
+       "second",
+       run_cpu_decode},
+      {"cpu-prefill", "512 prompt tokens on the same checkpoints: multiply-adds a second", run_cpu_prefill},
+  };
+  return entries;
+}
+
+}  // namespace
+
+void register_bench(std::string name, std::string description, Run run) {
+  std::vector<Bench>& entries = table();
+  std::erase_if(entries, [&](const Bench& bench) { return bench.name == name; });
+  entries.push_back({std::move(name), std::move(description), std::move(run)});
+  std::sort(entries.begin(), entries.end(), [](const Bench& a, const Bench& b) { return a.name < b.name; });
+}
+
+const std::vector<Bench>& benches() {
+  return table();
+}
+
+Result<const Bench*> find_bench(std::string_view name) {
+  std::string known;
+  for (const Bench& bench : table()) {
+    if (bench.name == name) return &bench;
+    known += (known.empty() ? "" : ", ") + bench.name;
+  }
+  return make_error(ErrorKind::kNotFound, "no bench named '" + std::string(name) + "'",
+                    "the benches are: " + known);
+}
+
+}  // namespace deepinfer::bench

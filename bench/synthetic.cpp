@@ -1,0 +1,186 @@
+#include "bench/synthetic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include <unistd.h>
+
+#include "model/model.h"
+#include "tensor/element.h"
+
+namespace deepinfer::bench {
+
+namespace {
+
+constexpr int kLayers = 8;
+constexpr int kExperts = 16;
+constexpr int kExpertsPerToken = 6;
+constexpr int kVocab = 16384;
+
+constexpr const char* kV4Config = R"({
+  "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
+  "vocab_size": 16384, "hidden_size": 4096, "moe_intermediate_size": 2048, "num_hidden_layers": 8,
+  "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64,
+  "q_lora_rank": 1024, "o_lora_rank": 1024, "o_groups": 8, "hidden_act": "silu", "swiglu_limit": 10.0,
+  "rms_norm_eps": 1e-6, "max_position_embeddings": 1048576, "rope_theta": 10000, "compress_rope_theta": 160000,
+  "rope_scaling": {"type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1,
+                   "original_max_position_embeddings": 65536},
+  "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 6, "num_hash_layers": 0,
+  "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 1.5,
+  "sliding_window": 128, "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 128, 0],
+  "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
+  "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "num_nextn_predict_layers": 1, "expert_dtype": "fp4",
+  "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "tie_word_embeddings": false,
+  "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0", "activation_scheme": "dynamic",
+                          "weight_block_size": [128, 128]}
+})";
+
+constexpr const char* kV41Config = R"({
+  "architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41", "dtype": "bfloat16",
+  "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": 16000,
+  "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32],
+                          "scale_fmt": "ue8m0", "expert_dtype": "fp4"},
+  "text_config": {
+    "model_type": "deepseek_v41_text", "vocab_size": 16384, "hidden_size": 5120, "moe_intermediate_size": 2304,
+    "num_hidden_layers": 8, "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512,
+    "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_lora_rank": 1024, "o_groups": 8, "hidden_act": "silu",
+    "swiglu_limit": 10.0, "rms_norm_eps": 1e-20, "tie_word_embeddings": false, "max_position_embeddings": 1048576,
+    "rope_theta": 10000, "compress_rope_theta": 160000,
+    "rope_scaling": {"rope_type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1,
+                     "original_max_position_embeddings": 65536},
+    "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 6, "scoring_func": "sqrtsoftplus",
+    "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 1.5, "sliding_window": 128,
+    "compress_ratios": [0, 0, 2, 2, 1, 1, 1, 1], "kv_source_layer_ids": [2, 4], "index_source_layer_ids": [2, 4, 6],
+    "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512, "candidate_source_layer_id": 4,
+    "candidate_topk_blocks": 2048, "candidate_block_size": 8, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
+    "engram_layer_ids": [], "num_nextn_predict_layers": 0}
+})";
+
+// Bytes of `size` elements of a format with plausible values; one pool a format serves all weights.
+std::vector<std::byte> random_pool(graph::WeightFormat format, std::size_t bytes, std::mt19937& random) {
+  std::vector<std::byte> pool(bytes);
+  std::normal_distribution<float> normal;
+  // Values repeat after a prime number of elements: drawing gigabytes would take longer than the bench.
+  constexpr std::size_t kDistinct = 1000003;
+  std::vector<std::byte> base;
+  while (base.size() < std::min(bytes, kDistinct * 4)) {
+    const float value = normal(random);
+    std::uint32_t word = 0;
+    std::size_t width = 1;
+    switch (format) {
+      case graph::WeightFormat::kF32:
+        word = std::bit_cast<std::uint32_t>(value * 0.01f);
+        width = 4;
+        break;
+      case graph::WeightFormat::kBf16:
+        word = tensor::f32_to_bf16(value * 0.02f).bits;
+        width = 2;
+        break;
+      case graph::WeightFormat::kFp4Rows:
+        word = tensor::f32_to_e2m1(value, 0.5f) |
+               static_cast<unsigned>(tensor::f32_to_e2m1(normal(random), 0.5f)) << 4;
+        break;
+      default: word = tensor::f32_to_e4m3(value * 64.0f); break;
+    }
+    for (std::size_t i = 0; i < width; ++i)
+      base.push_back(static_cast<std::byte>(word >> (8 * i)));
+  }
+  for (std::size_t at = 0; at < bytes; at += base.size())
+    std::memcpy(pool.data() + at, base.data(), std::min(base.size(), bytes - at));
+  return pool;
+}
+
+std::size_t code_bytes(const graph::Weight& weight) {
+  const auto count = static_cast<std::size_t>(weight.n * weight.k);
+  switch (weight.format) {
+    case graph::WeightFormat::kF32:
+    case graph::WeightFormat::kI32: return count * 4;
+    case graph::WeightFormat::kBf16: return count * 2;
+    case graph::WeightFormat::kFp4Rows: return count / 2;
+    case graph::WeightFormat::kI64: return count * 8;
+    default: return count;
+  }
+}
+
+void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
+  std::mt19937 random(1);
+  constexpr std::size_t kFormats = 7;
+  std::vector<std::size_t> sizes(kFormats, 0);
+  std::size_t scales = 0;
+  for (const graph::Weight& weight : graph.weights) {
+    std::size_t& size = sizes[static_cast<std::size_t>(weight.format)];
+    size = std::max(size, code_bytes(weight));
+    scales = std::max(scales, static_cast<std::size_t>(weight.n * ((weight.k + 31) / 32)));
+  }
+  for (std::size_t format = 0; format < kFormats; ++format)
+    synthetic.pools.push_back(
+        sizes[format] == 0 ? std::vector<std::byte>()
+                           : random_pool(static_cast<graph::WeightFormat>(format), sizes[format], random));
+  // Codes have a spread of about 64 (FP8) or 2 (FP4); outputs should keep the size of their inputs.
+  synthetic.pools.emplace_back(scales, std::byte{127 - 12});
+  synthetic.pools.emplace_back(scales, std::byte{127 - 7});
+  for (graph::Weight& weight : graph.weights)
+    for (graph::WeightPart& part : weight.parts) {
+      part.data = synthetic.pools[static_cast<std::size_t>(weight.format)].data();
+      part.scale =
+          synthetic.pools[weight.format == graph::WeightFormat::kFp4Rows ? kFormats + 1 : kFormats].data();
+    }
+}
+
+// What one token reads and multiplies: whole matrices, and of an expert stack the experts that a token uses.
+void count_work(Synthetic& synthetic, const graph::Graph& graph) {
+  std::vector<bool> counted(graph.weights.size(), false);
+  const auto count = [&](const graph::Node& node) {
+    const bool matrices = node.op == graph::Op::kLinear || node.op == graph::Op::kGroupedLinear ||
+                          node.op == graph::Op::kHcCoefficients || node.op == graph::Op::kHcHeadPre ||
+                          node.op == graph::Op::kExpertGateUp || node.op == graph::Op::kExpertDown;
+    if (!matrices) return;
+    for (const graph::WeightId id : node.weights) {
+      if (counted[static_cast<std::size_t>(id)]) continue;
+      counted[static_cast<std::size_t>(id)] = true;
+      const graph::Weight& weight = graph.weights[static_cast<std::size_t>(id)];
+      const auto parts = static_cast<std::int64_t>(weight.parts.size());
+      const std::int64_t used = parts > 1 ? kExpertsPerToken : 1;
+      synthetic.token_bytes += weight.bytes() / parts * used;
+      if (weight.n != kVocab) synthetic.token_multiplies += weight.n * weight.k * used;
+    }
+  };
+  for (const graph::Node& node : graph.nodes)
+    count(node);
+  for (const graph::Node& node : graph.fused_parts)
+    count(node);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Synthetic>> make_synthetic(Family family) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() /
+      fmt::format("deepinfer-bench-{}-{}.json", getpid(), static_cast<int>(family));
+  std::ofstream(path) << (family == Family::kV4 ? kV4Config : kV41Config);
+  auto model = model::load_config_only(path, {});
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  if (!model.ok()) return within(std::move(model).error(), "cannot build the synthetic checkpoint");
+  auto synthetic = std::make_unique<Synthetic>();
+  auto graph = std::make_shared<graph::Graph>(*model->graph);
+  fill_weights(*synthetic, *graph);
+  count_work(*synthetic, *graph);
+  synthetic->vocab = model->config.vocab;
+  synthetic->registry = model->registry;
+  synthetic->description =
+      fmt::format("{} widths: hidden {}, {} layers, {} of {} experts of width {}, vocabulary {}",
+                  family == Family::kV4 ? "V4" : "V4.1", model->config.hidden, kLayers, kExpertsPerToken,
+                  kExperts, model->config.intermediate, kVocab);
+  synthetic->graph = std::move(graph);
+  return synthetic;
+}
+
+}  // namespace deepinfer::bench

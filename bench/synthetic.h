@@ -1,0 +1,34 @@
+// Checkpoints of real widths and few layers with random weights, for speed alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "graph/graph.h"
+#include "state/registry.h"
+
+namespace deepinfer::bench {
+
+enum class Family { kV4, kV41 };
+
+// A graph whose weights point into shared pools of random bytes: every matrix has the right shape and format, and
+// plausible values, but equal formats repeat the same bytes. A backend that packs weights reads its own copy of each,
+// so the memory traffic is that of distinct weights.
+struct Synthetic {
+  std::string description;  // "V4 widths: hidden 4096, 8 layers, 16 experts, vocabulary 16384"
+  std::shared_ptr<const graph::Graph> graph;
+  state::Registry registry;
+  std::vector<std::vector<std::byte>> pools;
+  int vocab = 0;
+  std::int64_t token_bytes = 0;       // bytes of weights that one decoded token reads, scales included
+  std::int64_t token_multiplies = 0;  // multiply-adds of matrices for one token, the head apart
+};
+
+// Widths of V4-Flash or V4.1-Flash (backbone.md 1), 8 layers, 16 experts of which 6 are used, vocabulary 16384, without
+// Engram and hash layers.
+Result<std::unique_ptr<Synthetic>> make_synthetic(Family family);
+
+}  // namespace deepinfer::bench
