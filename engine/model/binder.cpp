@@ -40,13 +40,17 @@ WeightPart Binder::take_part(const std::string& stem, tensor::WeightKind kind, i
     fault_ = view.error();
     return {};
   }
-  if (view->tile_rows != tile_rows) {
+  // Where a matrix is smaller than both tile sizes its scale fits either, and both mean the same.
+  const int64_t tile_columns = tile_rows == 1 ? 32 : tile_rows;
+  const bool fits = tile_rows == 0 || (view->scale_rows() == (n + tile_rows - 1) / tile_rows &&
+                                       view->scale_columns() == (k + tile_columns - 1) / tile_columns);
+  if (!fits) {
     fault_ = make_error(
         ErrorKind::kShape,
         fmt::format("{}.scale is laid out for tiles of {} x {}, expected {} x {}", stem, view->tile_rows,
-                    view->tile_columns, tile_rows, tile_rows == 1 ? 32 : tile_rows),
-        "quantization_config.weight_block_size and the shards disagree: check that both come from "
-        "the same release");
+                    view->tile_columns, tile_rows, tile_columns),
+        "quantization_config.weight_block_size and the shards disagree: check that both come from the "
+        "same release");
     return {};
   }
   if (format != nullptr)

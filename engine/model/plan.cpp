@@ -57,6 +57,7 @@ bool is_divided(const graph::Weight& weight) {
   constexpr std::array<std::string_view, 9> kDivided = {
       "embed.weight", "head.weight", "attn.wq_b.weight", "attn.wo_a.weight", "attn.wo_b.weight",
       ".w1.weight",   ".w2.weight",  ".w3.weight",       "engram.wkv.weight"};
+  if (weight.format == graph::WeightFormat::kFp8Rows) return false;  // one copy on the host
   if (weight.format == graph::WeightFormat::kFp4Rows) return true;
   return std::any_of(kDivided.begin(), kDivided.end(),
                      [&](std::string_view suffix) { return weight.name.ends_with(suffix); });

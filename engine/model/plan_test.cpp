@@ -69,6 +69,7 @@ TEST(Plan, DevicesDivideTheLargeWeights) {
   ASSERT_TRUE(one.ok() && four.ok());
   EXPECT_EQ(bytes_of(*four, "weights fp4") * 4, bytes_of(*one, "weights fp4"));
   EXPECT_EQ(bytes_of(*four, "weights f32"), bytes_of(*one, "weights f32"));
+  EXPECT_EQ(bytes_of(*four, "engram tables"), bytes_of(*one, "engram tables")) << "one copy on the host";
   EXPECT_TRUE(four->fits_one());
   EXPECT_GT(four->fits.front().sequences, four->fits.back().sequences);
 }
