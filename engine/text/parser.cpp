@@ -8,12 +8,6 @@
 namespace deepinfer::text {
 namespace {
 
-// Added tokens that are shown as their spelling when nothing structural is made of them: the stray <think> of
-// recipe.md's cases, and grounding around text and coordinates.
-constexpr std::string_view kShownSpellings[] = {
-    "<think>",    "</think>",    "｜DSML｜",     "<｜ref｜>",     "<｜/ref｜>",    "<｜box｜>",
-    "<｜/box｜>", "<｜point｜>", "<｜/point｜>", "<｜polygon｜>", "<｜/polygon｜>"};
-
 // Text mode: turns the spellings of the two structural tokens into their symbols.
 class TextMarkers {
  public:
@@ -70,9 +64,6 @@ class OutputParser::Machine {
                              control.assistant, control.latest_reminder}) {
       if (id != kNoToken) stop_ids_.push_back(id);
     }
-    for (const std::string_view spelling : kShownSpellings) {
-      if (const auto id = tokenizer.special_id(spelling)) shown_.push_back(*id);
-    }
   }
 
   void push(std::span<const TokenId> ids, std::vector<ParserEvent>& events) {
@@ -126,7 +117,7 @@ class OutputParser::Machine {
       stop_id_ = id;
       return;
     }
-    if (tokenizer_.is_special(id) && std::find(shown_.begin(), shown_.end(), id) == shown_.end()) {
+    if (tokenizer_.is_placeholder(id)) {
       ++dropped_ids_;
       return;
     }
@@ -139,7 +130,7 @@ class OutputParser::Machine {
 
   const Tokenizer& tokenizer_;
   bool match_text_;
-  std::vector<TokenId> stop_ids_, shown_;
+  std::vector<TokenId> stop_ids_;
   TextMarkers markers_;
   OutputMachine machine_;
   ParserOutcome outcome_;

@@ -24,27 +24,26 @@ struct ControlSpelling {
   std::string_view spelling;
   TokenId ControlIds::*id;
   bool required;
-  bool sampled;  // a model may write it: it ends or structures an output
 };
 
 constexpr ControlSpelling kControlSpellings[] = {
-    {"<｜begin▁of▁sentence｜>", &ControlIds::begin_of_sentence, true, true},
-    {"<｜end▁of▁sentence｜>", &ControlIds::end_of_sentence, true, true},
-    {"<｜User｜>", &ControlIds::user, true, true},
-    {"<｜Assistant｜>", &ControlIds::assistant, true, true},
-    {"<think>", &ControlIds::think, true, true},
-    {"</think>", &ControlIds::end_think, true, true},
-    {"｜DSML｜", &ControlIds::dsml, true, true},
-    {"<｜▁pad▁｜>", &ControlIds::pad, false, false},
-    {"<｜System｜>", &ControlIds::system, false, true},
-    {"<｜latest_reminder｜>", &ControlIds::latest_reminder, false, true},
-    {"<｜deepseek_image｜>", &ControlIds::image, false, false},
+    {"<｜begin▁of▁sentence｜>", &ControlIds::begin_of_sentence, true},
+    {"<｜end▁of▁sentence｜>", &ControlIds::end_of_sentence, true},
+    {"<｜User｜>", &ControlIds::user, true},
+    {"<｜Assistant｜>", &ControlIds::assistant, true},
+    {"<think>", &ControlIds::think, true},
+    {"</think>", &ControlIds::end_think, true},
+    {"｜DSML｜", &ControlIds::dsml, true},
+    {"<｜▁pad▁｜>", &ControlIds::pad, false},
+    {"<｜System｜>", &ControlIds::system, false},
+    {"<｜latest_reminder｜>", &ControlIds::latest_reminder, false},
+    {"<｜deepseek_image｜>", &ControlIds::image, false},
 };
 
-// Grounding tokens, written by the model around text and coordinates (recipe.md 1.2).
-constexpr std::string_view kGroundingSpellings[] = {"<｜ref｜>",     "<｜/ref｜>",    "<｜box｜>",
-                                                    "<｜/box｜>",    "<｜point｜>",   "<｜/point｜>",
-                                                    "<｜polygon｜>", "<｜/polygon｜>"};
+// Beginnings of the spellings of reserved entries: padding, the families of numbered placeholders, image positions.
+constexpr std::string_view kPlaceholderBeginnings[] = {
+    "<｜▁pad▁｜>",          "<｜place▁holder▁", "<|place_holder_", "<｜rl_image_",
+    "<｜deepseek_image｜>", "<｜image｜>",      "<｜image2｜>"};
 
 Result<ControlIds> find_control_ids(const AddedTokens& added) {
   ControlIds ids;
@@ -298,18 +297,17 @@ const std::string& Tokenizer::model_digest() const {
   return data_->digest;
 }
 
+bool Tokenizer::is_placeholder(TokenId id) const {
+  if (!is_special(id)) return false;
+  const std::string_view spelling = token_bytes(id);
+  return std::any_of(std::begin(kPlaceholderBeginnings), std::end(kPlaceholderBeginnings),
+                     [&](std::string_view beginning) { return spelling.starts_with(beginning); });
+}
+
 std::vector<TokenId> Tokenizer::never_sampled(std::size_t rows) const {
-  std::vector<TokenId> allowed;
-  for (const ControlSpelling& control : kControlSpellings) {
-    if (control.sampled) allowed.push_back(data_->control.*control.id);
-  }
-  for (const std::string_view spelling : kGroundingSpellings) {
-    if (const auto id = special_id(spelling)) allowed.push_back(*id);
-  }
   std::vector<TokenId> never;
   for (TokenId id = 0; static_cast<std::size_t>(id) < rows; ++id) {
-    const bool plain = has_entry(id) && !is_special(id);
-    if (!plain && std::find(allowed.begin(), allowed.end(), id) == allowed.end()) never.push_back(id);
+    if (!has_entry(id) || is_placeholder(id)) never.push_back(id);
   }
   return never;
 }

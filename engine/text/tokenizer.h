@@ -90,9 +90,10 @@ class Tokenizer {
   std::optional<TokenId> special_id(std::string_view spelling) const;
   // Whether the id is an added token, whatever its `special` flag says (`<think>` has special=false).
   bool is_special(TokenId id) const;
-  // Ids a sampler must never produce: every added token except the ones of ControlIds that a model may write
-  // (EOS, think, /think, DSML, the role tokens, which are stop ids) and the eight grounding tokens; ids without
-  // an entry up to `rows` (the rows of the output head). Ascending. recipe.md 1.5.
+  // Whether the id is a reserved entry that stands for no text: padding, a numbered placeholder, an image position.
+  bool is_placeholder(TokenId id) const;
+  // Ids a sampler must never produce, ascending: placeholders, and ids below `rows` (rows of the output head) without
+  // an entry. recipe.md 1.5.
   std::vector<TokenId> never_sampled(std::size_t rows) const;
 
   const ControlIds& control() const;

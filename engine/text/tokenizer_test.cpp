@@ -94,10 +94,12 @@ TEST(Tokenizer, ControlIdsAndDigest) {
 TEST(Tokenizer, NeverSampledLeavesWhatAModelMayWrite) {
   const auto never = v41().never_sampled(129280 + 8);
   const auto contains = [&](TokenId id) { return std::binary_search(never.begin(), never.end(), id); };
-  for (const char* spelling : {"</think>", "｜DSML｜", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜/box｜>"}) {
+  for (const char* spelling :
+       {"</think>", "｜DSML｜", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜/box｜>", "</dsml:"}) {
     EXPECT_FALSE(contains(*v41().special_id(spelling))) << spelling;
   }
-  for (const char* spelling : {"<｜deepseek_image｜>", "<｜▁pad▁｜>", "<｜fim▁hole｜>"}) {
+  for (const char* spelling :
+       {"<｜deepseek_image｜>", "<｜▁pad▁｜>", "<｜place▁holder▁no▁0｜>", "<|place_holder_mm_span_0442|>"}) {
     EXPECT_TRUE(contains(*v41().special_id(spelling))) << spelling;
   }
   EXPECT_TRUE(contains(129280));
