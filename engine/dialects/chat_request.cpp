@@ -319,21 +319,10 @@ class Reader {
       return findings_.shape(std::string(kExpected));
     }
     if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
-    if (ours() && given(*choice, "type") != nullptr && *given(*choice, "type") == JsonValue("allowed_tools"))
-      return allowed_tools(*choice);
     required_word(findings_, *choice, "type", "tool_choice", {"function"});
     if (const JsonValue* function = required_object(findings_, *choice, "function", "tool_choice"))
       apply_choice(text::ToolChoice::kRequired, required_string(findings_, *function, "name", "tool_choice.function"),
                    context_, findings_, request_);
-  }
-
-  // {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}: the mode counts; with one tool it is named.
-  void allowed_tools(const JsonValue& choice) {
-    const JsonValue* allowed = required_object(findings_, choice, "allowed_tools", "tool_choice");
-    if (allowed == nullptr) return;
-    const std::string path = "tool_choice.allowed_tools";
-    const auto mode = word_field(findings_, *allowed, "mode", path, {"auto", "required"});
-    if (mode == 1U) apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
   }
 
   void tool(const JsonValue& source, const std::string& path) {

@@ -27,91 +27,87 @@ bool skips(const JsonValue& line, const std::vector<std::string>& tags) {
   });
 }
 
-// Numbers by value, objects without order.
-bool same(const JsonValue& a, const JsonValue& b) {
-  if (a.type() != b.type() || a.size() != b.size()) return false;
-  if (a.is_number()) return a.text() == b.text() || a.as_double() == b.as_double();
-  if (a.is_object()) {
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const JsonValue* other = b.find(a.keys()[i]);
-      if (other == nullptr || !same(a.items()[i], *other)) return false;
+constexpr std::size_t kMostShown = 4;  // differences of a case in a description
+
+// Collects where two values part.
+class Comparison {
+ public:
+  std::vector<RecipeDifference> differences;
+
+  void member(std::string_view key, const JsonValue& expected, const JsonValue& ours) {
+    const JsonValue null;
+    const JsonValue* left = expected.find(key);
+    const JsonValue* right = ours.find(key);
+    values(std::string(key), left == nullptr ? null : *left, right == nullptr ? null : *right);
+  }
+
+  void values(const std::string& path, const JsonValue& expected, const JsonValue& ours) {
+    if (expected.type() != ours.type()) return add(path, expected, ours);
+    if (expected.is_object()) return objects(path, expected, ours);
+    // Ids and ranges shift as a whole: one difference tells all.
+    const bool whole = path == "ids" || path == "special";
+    if (expected.is_array() && !whole) return arrays(path, expected, ours);
+    const bool same = expected.is_number()
+                          ? expected.text() == ours.text() || expected.as_double() == ours.as_double()
+                          : expected == ours;
+    if (!same) add(path, expected, ours);
+  }
+
+ private:
+  void add(const std::string& path, const JsonValue& expected, const JsonValue& ours) {
+    differences.push_back({path, write_json(expected), write_json(ours)});
+  }
+
+  void objects(const std::string& path, const JsonValue& expected, const JsonValue& ours) {
+    const JsonValue null;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const JsonValue* other = ours.find(expected.keys()[i]);
+      const std::string at = path + "." + expected.keys()[i];
+      if (other == nullptr) {
+        differences.push_back({at, write_json(expected.items()[i]), "absent"});
+      } else {
+        values(at, expected.items()[i], *other);
+      }
     }
-    return true;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      if (expected.find(ours.keys()[i]) == nullptr)
+        differences.push_back({path + "." + ours.keys()[i], "absent", write_json(ours.items()[i])});
+    }
   }
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!same(a.items()[i], b.items()[i])) return false;
+
+  void arrays(const std::string& path, const JsonValue& expected, const JsonValue& ours) {
+    if (expected.size() != ours.size())
+      differences.push_back({path + ".size", std::to_string(expected.size()), std::to_string(ours.size())});
+    for (std::size_t i = 0; i < std::min(expected.size(), ours.size()); ++i)
+      values(fmt::format("{}[{}]", path, i), expected.items()[i], ours.items()[i]);
   }
-  return a.boolean() == b.boolean() && a.text() == b.text();
+};
+
+// The constraint's text is JSON when its kind is not a regular expression: spelling doesn't count.
+JsonValue with_comparable_constraint(JsonValue line) {
+  JsonValue* constraint = line.find("constraint");
+  if (constraint == nullptr || constraint->size() != 2 || constraint->items()[0].text() == "regex") return line;
+  auto text = text::read_json(constraint->items()[1].text());
+  if (text.ok()) *constraint = JsonValue::array({constraint->items()[0], std::move(text).value()});
+  return line;
 }
 
-std::string shortened(const JsonValue& value) {
-  constexpr std::size_t kMost = 160;
-  std::string text = write_json(value);
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-  return text;
+void compare_error(const JsonValue& expected, const JsonValue& ours, Comparison& comparison) {
+  const JsonValue* left = expected.find("error");
+  const JsonValue* right = ours.find("error");
+  if (left == nullptr || right == nullptr || !left->is_object() || !right->is_object())
+    return comparison.member("error", expected, ours);
+  for (const char* key : {"kind", "status", "type", "param", "code"}) comparison.member(key, *left, *right);
 }
 
 // Where two texts part, with some of what follows.
-std::string text_difference(const std::string& expected, const std::string& ours) {
-  constexpr std::size_t kBefore = 20, kAfter = 60;
+std::string text_difference(std::string_view expected, std::string_view ours) {
+  constexpr std::size_t kBefore = 20, kShown = 80;
   std::size_t at = 0;
   while (at < std::min(expected.size(), ours.size()) && expected[at] == ours[at]) ++at;
   const std::size_t begin = at - std::min(at, kBefore);
-  return fmt::format("differs at byte {}: expected ...{}, got ...{}", at,
-                     shortened(JsonValue(expected.substr(begin, kBefore + kAfter))),
-                     shortened(JsonValue(ours.substr(begin, kBefore + kAfter))));
-}
-
-void compare_member(std::string_view key, const JsonValue* expected, const JsonValue* ours, std::string& out) {
-  const JsonValue null;
-  const JsonValue& left = expected == nullptr ? null : *expected;
-  const JsonValue& right = ours == nullptr ? null : *ours;
-  if (same(left, right)) return;
-  if (!out.empty()) out += "; ";
-  if (left.is_string() && right.is_string()) {
-    out += fmt::format("{} {}", key, text_difference(left.text(), right.text()));
-  } else {
-    out += fmt::format("{}: expected {}, got {}", key, shortened(left), shortened(right));
-  }
-}
-
-// The constraint's text is JSON when its kind is not a regular expression: spelling doesn't count.
-JsonValue comparable_constraint(const JsonValue* constraint) {
-  if (constraint == nullptr || constraint->size() != 2) return constraint == nullptr ? JsonValue() : *constraint;
-  auto text = text::read_json(constraint->items()[1].text());
-  if (constraint->items()[0].text() == "regex" || !text.ok()) return *constraint;
-  return JsonValue::array({constraint->items()[0], std::move(text).value()});
-}
-
-void compare_render(const JsonValue& expected, const JsonValue& ours, std::string& out) {
-  compare_member("error", expected.find("error"), ours.find("error"), out);
-  for (const char* key : {"prompt", "special", "ids", "thinking", "effort", "options", "parse", "images", "namespaces"})
-    compare_member(key, expected.find(key), ours.find(key), out);
-  const JsonValue left = comparable_constraint(expected.find("constraint"));
-  const JsonValue right = comparable_constraint(ours.find("constraint"));
-  compare_member("constraint", &left, &right, out);
-}
-
-void compare_error(const JsonValue& expected, const JsonValue& ours, std::string& out) {
-  const JsonValue* left = expected.find("error");
-  const JsonValue* right = ours.find("error");
-  const bool refused = right != nullptr && !right->is_null();
-  if (left == nullptr || left->is_null() || !refused) return compare_member("error", left, right, out);
-  for (const char* key : {"kind", "status", "type", "param", "code"})
-    compare_member(std::string("error.") + key, left->find(key), right->find(key), out);
-}
-
-// One event a member, so that a message shows where sequences part.
-void compare_list(std::string_view key, const JsonValue* expected, const JsonValue* ours, std::string& out) {
-  if (expected == nullptr || ours == nullptr || expected->size() != ours->size()) {
-    const std::size_t left = expected == nullptr ? 0 : expected->size(), right = ours == nullptr ? 0 : ours->size();
-    out += fmt::format("{}{}: expected {} of them, got {}", out.empty() ? "" : "; ", key, left, right);
-    if (expected == nullptr || ours == nullptr) return;
-  }
-  for (std::size_t i = 0; i < std::min(expected->size(), ours->size()); ++i) {
-    if (same(expected->items()[i], ours->items()[i])) continue;
-    return compare_member(fmt::format("{}[{}]", key, i), &expected->items()[i], &ours->items()[i], out);
-  }
+  return fmt::format("at byte {}: expected {}, got {}", at, expected.substr(begin, kShown),
+                     ours.substr(begin, kShown));
 }
 
 Result<void> run_dialect_case(std::string_view kind, RecipeCase& one) {
@@ -165,27 +161,46 @@ Result<std::string> run_recipe_case(std::string_view kind, std::string_view line
   return write_json(one.line);
 }
 
-std::string compare_recipe_case(std::string_view kind, std::string_view expected, std::string_view ours) {
-  if (is_text_kind(kind)) return text::compare_text_case(kind, expected, ours);
-  const auto left = text::read_json(expected);
-  const auto right = text::read_json(ours);
-  if (!left.ok() || !right.ok()) return "not JSON";
-  std::string out;
-  if (kind == "render") {
-    compare_render(*left, *right, out);
-  } else if (kind == "errors") {
-    compare_error(*left, *right, out);
-  } else if (kind == "events") {
-    for (const char* key : {"sse_events", "events"}) compare_list(key, left->find(key), right->find(key), out);
-    compare_member("response", left->find("response"), right->find("response"), out);
-  } else if (kind == "limits") {
-    compare_member("resolved", left->find("resolved"), right->find("resolved"), out);
-    if ((left->find("error") == nullptr) != (right->find("error") == nullptr))
-      compare_member("error", left->find("error"), right->find("error"), out);
-  } else {
-    for (const char* key : {"tokens", "resized", "error"})
-      compare_member(key, left->find(key), right->find(key), out);
+std::vector<RecipeDifference> recipe_differences(std::string_view kind, std::string_view expected,
+                                                 std::string_view ours) {
+  if (is_text_kind(kind)) {
+    const std::string words = text::compare_text_case(kind, expected, ours);
+    if (words.empty()) return {};
+    return {{"text", "", words}};
   }
+  const auto read_expected = text::read_json(expected);
+  const auto read_ours = text::read_json(ours);
+  if (!read_expected.ok() || !read_ours.ok()) return {{"line", std::string(expected), std::string(ours)}};
+  const JsonValue left = with_comparable_constraint(*read_expected);
+  const JsonValue right = with_comparable_constraint(*read_ours);
+  Comparison comparison;
+  const auto members = [&](std::initializer_list<const char*> keys) {
+    for (const char* key : keys) comparison.member(key, left, right);
+  };
+  if (kind == "render") {
+    members({"error", "prompt", "special", "ids", "thinking", "effort", "options", "constraint", "parse", "images",
+             "namespaces"});
+  } else if (kind == "errors") {
+    compare_error(left, right, comparison);
+  } else if (kind == "events") {
+    members({"sse_events", "events", "response"});
+  } else if (kind == "limits") {
+    members({"resolved"});
+    if ((left.find("error") == nullptr) != (right.find("error") == nullptr)) members({"error"});
+  } else {
+    members({"tokens", "resized", "error"});
+  }
+  return std::move(comparison.differences);
+}
+
+std::string describe(const std::vector<RecipeDifference>& differences) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(differences.size(), kMostShown); ++i) {
+    const RecipeDifference& one = differences[i];
+    if (i > 0) out += "; ";
+    out += one.path == "text" ? one.ours : one.path + " " + text_difference(one.expected, one.ours);
+  }
+  if (differences.size() > kMostShown) out += fmt::format("; and {} more", differences.size() - kMostShown);
   return out;
 }
 
@@ -214,10 +229,10 @@ Result<RecipeReport> run_recipe(const RecipeRun& run, const RecipeTokenizers& to
       output << *ours << '\n';
       continue;
     }
-    const std::string difference = compare_recipe_case(run.kind, line, *ours);
-    if (difference.empty()) continue;
+    const auto differences = recipe_differences(run.kind, line, *ours);
+    if (differences.empty()) continue;
     ++report.different;
-    output << recipe_case_name(line, number) << ": " << difference << '\n';
+    output << recipe_case_name(line, number) << ": " << describe(differences) << '\n';
   }
   return report;
 }

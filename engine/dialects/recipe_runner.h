@@ -29,9 +29,19 @@ struct RecipeTokenizers {
 Result<std::string> run_recipe_case(std::string_view kind, std::string_view line, const RecipeTokenizers& tokenizers,
                                     text::Profile profile);
 
-// What differs between a line of the data and ours, in words; empty when they agree. Rejections agree by kind, status,
-// type, param and code, not by wording; lists of calls and names that have no order are compared without one.
-std::string compare_recipe_case(std::string_view kind, std::string_view expected, std::string_view ours);
+// A place where a line of the data and ours part.
+struct RecipeDifference {
+  std::string path;      // "events[3].usage.total_tokens"; "text" for the kinds of the text room
+  std::string expected;  // JSON text, or words
+  std::string ours;
+};
+
+// All differences between a line of the data and ours. Rejections agree by kind, status, type, param and code, not by
+// wording; objects have no order; numbers count by value; a constraint's JSON by its value.
+std::vector<RecipeDifference> recipe_differences(std::string_view kind, std::string_view expected,
+                                                 std::string_view ours);
+// The first few of them in words; empty when there are none.
+std::string describe(const std::vector<RecipeDifference>& differences);
 
 struct RecipeRun {
   std::string kind;

@@ -112,8 +112,8 @@ class Reader {
       add_assistant_text(std::move(message.parts));
       return;
     }
-    // Ours: a developer message is a system turn in both versions.
-    const bool developer_is_user = request_.version == text::ModelVersion::kV4 && !ours();
+    // V4 has no system turn in mid-conversation.
+    const bool developer_is_user = request_.version == text::ModelVersion::kV4;
     if (role == "user") {
       message.role = Role::kUser;
     } else if (role == "system") {

@@ -267,8 +267,9 @@ std::vector<bool> keeps_reasoning(std::span<const Turn> turns, const Conversatio
     if (turns[i].role == Role::kUser || late_system) last_asked = i;
   }
   std::vector<bool> keeps(turns.size(), keep_all);
+  // Without tools a turn that has no reasoning gets no empty frame either.
   if (!keep_all && history == ReasoningHistory::kEncoder) {
-    for (std::size_t i = last_asked; i < turns.size(); ++i) keeps[i] = true;
+    for (std::size_t i = last_asked; i < turns.size(); ++i) keeps[i] = turns[i].messages.front()->reasoning.has_value();
   }
   return keeps;
 }

@@ -31,6 +31,23 @@ std::string_view effort_text(const Conversation& conversation, const FormatConst
   return {};
 }
 
+bool is_empty(const Message& message) {
+  return message.parts.empty() ||
+         (message.parts.size() == 1 && !message.parts.front().image && message.parts.front().text.empty());
+}
+
+// Of user messages that follow each other an empty one leaves nothing, unless all are.
+void add_turn_message(const Message& message, std::vector<Message>& rest) {
+  const bool follows_user =
+      message.role == Role::kUser && !rest.empty() && rest.back().role == Role::kUser;
+  if (follows_user && is_empty(message)) return;
+  if (follows_user && is_empty(rest.back())) {
+    rest.back() = message;
+  } else {
+    rest.push_back(message);
+  }
+}
+
 }  // namespace
 
 RenderedPrompt render_v4(const Conversation& conversation, const EncodingOptions& options) {
@@ -41,7 +58,7 @@ RenderedPrompt render_v4(const Conversation& conversation, const EncodingOptions
     if (message.role == Role::kSystem) {
       systems.push_back(&message);
     } else {
-      rest.push_back(message);
+      add_turn_message(message, rest);
     }
   }
   const std::vector<Turn> turns = group_turns(rest, true, options);
@@ -52,9 +69,7 @@ RenderedPrompt render_v4(const Conversation& conversation, const EncodingOptions
   builder.plain(effort_text(conversation, builder.format()));
   bool first = true;
   for (const Message* system : systems) {
-    const bool empty = system->parts.empty() || (system->parts.size() == 1 && !system->parts.front().image &&
-                                                 system->parts.front().text.empty());
-    if (empty) continue;
+    if (is_empty(*system)) continue;
     if (!first) builder.plain(shared_constants().part_join);
     builder.parts(system->parts, false);
     first = false;

@@ -291,10 +291,12 @@ Result<JsonValue> read_json(std::string_view bytes, const JsonReadOptions& optio
 
 std::string double_text(double value, NumberText style) {
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
+  const char* end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
   const std::string_view scientific(buffer, static_cast<std::size_t>(end - buffer));
   const std::size_t mark = scientific.find('e');
-  const int exponent = std::atoi(scientific.data() + mark + 1);
+  int exponent = 0;
+  const char* exponent_text = scientific.data() + mark + 1;
+  std::from_chars(exponent_text + (*exponent_text == '+' ? 1 : 0), end, exponent);
   std::string sign, digits;
   for (const char c : scientific.substr(0, mark)) {
     if (c == '-') sign = "-";
