@@ -109,8 +109,14 @@ struct FixedSums {
   vs sum[Digits][kVectors];
 };
 
+// Keeps the compiler from holding all digits of a block in (spilled) registers across the groups of a loop.
+DI_INLINE void reload_digits() {
+  asm volatile("" ::: "memory");
+}
+
 template <int Digits>
 DI_INLINE void fixed_start(FixedSums<Digits>& s) {
+  reload_digits();
   for (int d = 0; d < Digits; ++d)
     for (int v = 0; v < kVectors; ++v)
       s.sum[d][v] = (vs)splat_i(0);
@@ -121,8 +127,10 @@ DI_INLINE void fixed_step(FixedSums<Digits>& s, const FixedBlock& x, int column,
 #pragma GCC unroll 4
   for (int d = 0; d < Digits; ++d) {
     const vi word = digit_word(x, d, column);
-    for (int v = 0; v < kVectors; ++v)
+    for (int v = 0; v < kVectors; ++v) {
       s.sum[d][v] += byte_products(w[v], word);
+      asm("" : "+" DI_REGISTER(s.sum[d][v]));  // adds here, not after all products: those would be spilled
+    }
   }
 }
 

@@ -17,6 +17,12 @@
 #include "backend/cpu/kernels/kernel_set.h"
 
 #define DI_INLINE static inline __attribute__((always_inline))
+// Constraint of a vector register in inline assembly.
+#if DI_LANES == 16
+#define DI_REGISTER "v"
+#else
+#define DI_REGISTER "x"
+#endif
 #define DI_INLINE_MEMBER static inline __attribute__((always_inline))
 
 namespace deepinfer::backend::cpu::DI_SET {
