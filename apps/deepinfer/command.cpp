@@ -59,17 +59,20 @@ Result<fs::path> ModelChoice::directory() const {
   std::error_code error;
   const auto named = [&](const std::string& path, const char* source) -> Result<fs::path> {
     if (!fs::is_directory(path, error)) {
-      return make_error(ErrorKind::kNotFound, "cannot open model " + path + " (from " + source + "): not a directory",
+      return make_error(ErrorKind::kNotFound,
+                        "cannot open model " + path + " (from " + source + "): not a directory",
                         "give the directory that holds config.json and the *.safetensors files");
     }
     if (!fs::exists(fs::path(path) / "config.json", error)) {
-      return make_error(ErrorKind::kNotFound, "cannot open model " + path + " (from " + source + "): it holds no config.json",
+      return make_error(ErrorKind::kNotFound,
+                        "cannot open model " + path + " (from " + source + "): it holds no config.json",
                         "give the directory that holds config.json and the *.safetensors files");
     }
     return fs::path(path);
   };
   if (!option.empty()) return named(option, "--model");
-  if (const char* variable = std::getenv("DEEPINFER_HF_MODEL_DIR"); variable != nullptr && *variable != '\0') {
+  if (const char* variable = std::getenv("DEEPINFER_HF_MODEL_DIR");
+      variable != nullptr && *variable != '\0') {
     return named(variable, "DEEPINFER_HF_MODEL_DIR");
   }
   std::string tried;
@@ -93,7 +96,8 @@ Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
   nlohmann::json json = nlohmann::json::parse(list, nullptr, false);
   if (json.is_object() && json.contains("ids")) json = nlohmann::json(json["ids"]);
   if (!json.is_array()) {
-    return make_error(ErrorKind::kInvalidArgument, "cannot read token ids from " + source + ": not a list of integers",
+    return make_error(ErrorKind::kInvalidArgument,
+                      "cannot read token ids from " + source + ": not a list of integers",
                       "write 1,2,3 or @FILE.json with [1, 2, 3] or {\"ids\": [1, 2, 3]}");
   }
   std::vector<std::int32_t> ids;
@@ -101,9 +105,10 @@ Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
   for (std::size_t i = 0; i < json.size(); ++i) {
     const nlohmann::json& entry = json[i];
     if (!entry.is_number_integer() || entry < 0 || entry > INT32_MAX) {
-      return make_error(ErrorKind::kInvalidArgument,
-                        "cannot read token ids from " + source + ": entry " + std::to_string(i) + " is " + entry.dump(),
-                        "ids are integers from 0 to the vocabulary's size");
+      return make_error(
+          ErrorKind::kInvalidArgument,
+          "cannot read token ids from " + source + ": entry " + std::to_string(i) + " is " + entry.dump(),
+          "ids are integers from 0 to the vocabulary's size");
     }
     ids.push_back(entry.get<std::int32_t>());
   }
@@ -112,7 +117,9 @@ Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
 
 Result<std::string> read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(ErrorKind::kNotFound, "cannot read " + path.string(), "check the path and its permissions");
+  if (!file)
+    return make_error(ErrorKind::kNotFound, "cannot read " + path.string(),
+                      "check the path and its permissions");
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad()) return make_error(ErrorKind::kIo, "cannot read " + path.string());

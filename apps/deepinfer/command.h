@@ -15,10 +15,10 @@ namespace deepinfer::app {
 // Exit codes of every subcommand (the documented outer interface).
 enum ExitCode : int {
   kDone = 0,
-  kFailed = 1,       // the work failed
-  kUsage = 2,        // the command line or the request is wrong
-  kRefused = 3,      // the model, a file or a setting was refused
-  kDoesNotFit = 4,   // not enough memory; the message is the plan
+  kFailed = 1,      // the work failed
+  kUsage = 2,       // the command line or the request is wrong
+  kRefused = 3,     // the model, a file or a setting was refused
+  kDoesNotFit = 4,  // not enough memory; the message is the plan
 };
 
 int exit_code(ErrorKind kind);

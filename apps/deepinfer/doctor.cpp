@@ -101,7 +101,8 @@ void describe_model(const Options& options, Report& report) {
   const auto tokenizer = text::Tokenizer::load(*directory / "tokenizer.json");
   if (tokenizer) {
     report.add("model", "tokenizer",
-               std::to_string(tokenizer->vocabulary_size()) + " ids, digest " + tokenizer->model_digest().substr(0, 16));
+               std::to_string(tokenizer->vocabulary_size()) + " ids, digest " +
+                   tokenizer->model_digest().substr(0, 16));
   } else {
     report.fault("model", "tokenizer", tokenizer.error());
   }
@@ -111,16 +112,18 @@ void describe_model(const Options& options, Report& report) {
     return;
   }
   const auto& config = loaded->config;
-  report.add("model", "family", config.family + ": " + std::to_string(config.layers) + " layers, hidden " +
-                                    std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab));
-  report.add("model", "checkpoint",
-             std::to_string(loaded->checkpoint_bytes) + " bytes, fingerprint " + loaded->fingerprint.substr(0, 16));
+  report.add("model", "family",
+             config.family + ": " + std::to_string(config.layers) + " layers, hidden " +
+                 std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab));
+  report.add(
+      "model", "checkpoint",
+      std::to_string(loaded->checkpoint_bytes) + " bytes, fingerprint " + loaded->fingerprint.substr(0, 16));
   report.add("model", "modes", config.replayable() ? "exact, replay" : "exact");
   if (tokenizer && tokenizer->vocabulary_size() > static_cast<std::size_t>(config.vocab)) {
     report.fault("model", "vocabulary",
                  make_error(ErrorKind::kFormat,
-                            "tokenizer.json has " + std::to_string(tokenizer->vocabulary_size()) + " ids, config.json says " +
-                                std::to_string(config.vocab),
+                            "tokenizer.json has " + std::to_string(tokenizer->vocabulary_size()) +
+                                " ids, config.json says " + std::to_string(config.vocab),
                             "take both files from the same release"));
   }
 }
@@ -137,8 +140,11 @@ int doctor(const Options& options) {
     for (const auto& entry : report.entries) {
       const std::string status = entry["status"];
       const std::string label = entry["area"].get<std::string>() + " " + entry["name"].get<std::string>();
-      text += (status == "ok" ? "  " : status == "note" ? "! " : "X ") + label +
-              std::string(label.size() < 26 ? 26 - label.size() : 1, ' ') + entry["value"].get<std::string>() + "\n";
+      text += (status == "ok"     ? "  "
+               : status == "note" ? "! "
+                                  : "X ") +
+              label + std::string(label.size() < 26 ? 26 - label.size() : 1, ' ') +
+              entry["value"].get<std::string>() + "\n";
     }
     text += report.faulty ? "something is wrong: see the lines marked X\n" : "nothing is wrong\n";
   }
@@ -151,8 +157,8 @@ int doctor(const Options& options) {
 
 void add_doctor(Context& context) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      context.app.add_subcommand("doctor", "What this machine and the model directory have, and what is wrong");
+  CLI::App* command = context.app.add_subcommand(
+      "doctor", "What this machine and the model directory have, and what is wrong");
   options->engine.declare(*command);
   command->add_flag("--json", options->json, "Print {\"healthy\": ..., \"findings\": [...]}");
   command->callback([&context, options] { context.action = [options] { return doctor(*options); }; });

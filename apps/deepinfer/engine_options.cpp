@@ -47,7 +47,7 @@ Result<std::optional<runtime::Mode>> EngineChoice::requested_mode() const {
   DI_ASSIGN(const Settings settings, this->settings());
   if (!settings.given("mode")) return std::optional<runtime::Mode>();
   return std::optional<runtime::Mode>(settings.text("mode") == "replay" ? runtime::Mode::kReplay
-                                                                         : runtime::Mode::kExact);
+                                                                        : runtime::Mode::kExact);
 }
 
 Result<std::int64_t> EngineChoice::decoder_tokens() const {

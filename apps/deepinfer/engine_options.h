@@ -34,7 +34,8 @@ class EngineChoice {
  private:
   ModelChoice model_;
   bool for_score_ = false;
-  std::map<std::string, std::string> flags_;  // setting name -> the word given on the command line; "" = not given
+  std::map<std::string, std::string>
+      flags_;  // setting name -> the word given on the command line; "" = not given
 };
 
 }  // namespace deepinfer::app

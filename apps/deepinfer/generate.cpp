@@ -39,7 +39,8 @@ Result<runtime::Request> request_of_line(const std::string& line, std::size_t nu
   const std::string where = options.batch + " line " + std::to_string(number);
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("ids")) {
-    return make_error(ErrorKind::kInvalidArgument, "cannot read " + where + ": not a JSON object with \"ids\"",
+    return make_error(ErrorKind::kInvalidArgument,
+                      "cannot read " + where + ": not a JSON object with \"ids\"",
                       "write one request a line: {\"ids\": [1, 2, 3], \"max_tokens\": 16}");
   }
   runtime::Request request = defaults;
@@ -75,7 +76,8 @@ nlohmann::json answer_json(const Answer& answer, bool logprobs) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& token : answer.tokens) {
       nlohmann::json top = nlohmann::json::array();
-      for (const auto& other : token.top) top.push_back({{"id", other.id}, {"logprob", other.logprob}});
+      for (const auto& other : token.top)
+        top.push_back({{"id", other.id}, {"logprob", other.logprob}});
       list.push_back({{"id", token.id}, {"logprob", token.logprob}, {"top", top}});
     }
     json["logprobs"] = list;
@@ -98,7 +100,8 @@ Answer collect(runtime::Stream& stream) {
   }
 }
 
-Result<std::vector<runtime::Request>> read_requests(const Options& options, const runtime::Request& defaults) {
+Result<std::vector<runtime::Request>> read_requests(const Options& options,
+                                                    const runtime::Request& defaults) {
   std::vector<runtime::Request> requests;
   if (options.batch.empty()) {
     runtime::Request request = defaults;
@@ -107,7 +110,8 @@ Result<std::vector<runtime::Request>> read_requests(const Options& options, cons
     return requests;
   }
   std::ifstream file(options.batch);
-  if (!file) return make_error(ErrorKind::kNotFound, "cannot read " + options.batch, "check the path of --batch");
+  if (!file)
+    return make_error(ErrorKind::kNotFound, "cannot read " + options.batch, "check the path of --batch");
   std::string line;
   for (std::size_t number = 1; std::getline(file, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -125,7 +129,8 @@ Result<std::vector<runtime::Request>> read_requests(const Options& options, cons
 Result<void> print(const Answer& answer, bool as_json, bool logprobs) {
   if (as_json) return write_output(answer_json(answer, logprobs).dump() + "\n");
   std::string text;
-  for (const auto id : answer.ids) text += (text.empty() ? "" : " ") + std::to_string(id);
+  for (const auto id : answer.ids)
+    text += (text.empty() ? "" : " ") + std::to_string(id);
   return write_output(text + "\n");
 }
 
@@ -158,7 +163,8 @@ Result<void> generate(const Options& options) {
     }
     streams.push_back(std::move(*stream));
   }
-  Progress progress("requests", static_cast<std::int64_t>(streams.size()), !options.json && streams.size() > 1);
+  Progress progress("requests", static_cast<std::int64_t>(streams.size()),
+                    !options.json && streams.size() > 1);
   std::int64_t done = 0;
   bool failed = false;
   for (auto& stream : streams) {
@@ -179,13 +185,18 @@ void add_generate(Context& context) {
   options->engine.declare(*command);
   options->sampling.declare(*command);
   command->add_option("--ids", options->ids, "Token ids: 1,2,3 or @FILE.json (a list, or {\"ids\": [...]})");
-  command->add_option("--batch", options->batch,
-                      "JSON lines, one request a line: {\"ids\": [...], \"max_tokens\": N, \"temperature\": T, ...};\n"
-                      "all run in one continuous batch, results come in input order");
-  command->add_option("--max-tokens", options->max_tokens, "Most tokens to produce; 0 = as many as the context has room for")
+  command->add_option(
+      "--batch", options->batch,
+      "JSON lines, one request a line: {\"ids\": [...], \"max_tokens\": N, \"temperature\": T, ...};\n"
+      "all run in one continuous batch, results come in input order");
+  command
+      ->add_option("--max-tokens", options->max_tokens,
+                   "Most tokens to produce; 0 = as many as the context has room for")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--chunk", options->chunk, "Most prompt tokens of a sequence in one step; 0 = the step's budget")
+  command
+      ->add_option("--chunk", options->chunk,
+                   "Most prompt tokens of a sequence in one step; 0 = the step's budget")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-sentence token");
   command->add_flag("--json", options->json, "One JSON object an answer: ids, finish_reason, usage");

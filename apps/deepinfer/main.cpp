@@ -9,11 +9,16 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
 
   Context context{app, {}};
+  add_run(context);
+  add_chat(context);
+  add_plan(context);
+  add_doctor(context);
   add_score(context);
   add_generate(context);
-  add_doctor(context);
   add_tokenize(context);
   add_detokenize(context);
+  add_render(context);
+  add_recipe(context);
 
   try {
     app.parse(argc, argv);

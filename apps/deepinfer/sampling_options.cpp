@@ -5,21 +5,29 @@
 namespace deepinfer::app {
 
 void SamplingChoice::declare(CLI::App& command) {
-  command.add_option("--temperature", temperature, "0 = greedy (the most likely token); higher is more varied")
+  command
+      .add_option("--temperature", temperature, "0 = greedy (the most likely token); higher is more varied")
       ->capture_default_str();
   command.add_option("--top-p", top_p, "Keep the most likely tokens that hold this share of the probability")
       ->capture_default_str();
   command.add_option("--top-k", top_k, "Keep the k most likely tokens; 0 = all")->capture_default_str();
-  command.add_option("--min-p", min_p, "Keep tokens at least this share as likely as the best")->capture_default_str();
+  command.add_option("--min-p", min_p, "Keep tokens at least this share as likely as the best")
+      ->capture_default_str();
   command.add_option("--seed", seed, "Seed of the sampler: the same seed and prompt give the same tokens");
-  command.add_option("--repetition-penalty", repetition_penalty, "Above 1 makes ids of prompt and answer less likely")
+  command
+      .add_option("--repetition-penalty", repetition_penalty,
+                  "Above 1 makes ids of prompt and answer less likely")
       ->capture_default_str();
-  command.add_option("--presence-penalty", presence_penalty, "Taken from the logit of ids that the answer holds")
+  command
+      .add_option("--presence-penalty", presence_penalty, "Taken from the logit of ids that the answer holds")
       ->capture_default_str();
-  command.add_option("--frequency-penalty", frequency_penalty, "The same, times how often the answer holds the id")
+  command
+      .add_option("--frequency-penalty", frequency_penalty,
+                  "The same, times how often the answer holds the id")
       ->capture_default_str();
   command.add_flag("--logprobs", logprobs, "Report the log-probability of each token (with --json)");
-  command.add_option("--top-logprobs", top_logprobs, "And of the N most likely tokens")->capture_default_str();
+  command.add_option("--top-logprobs", top_logprobs, "And of the N most likely tokens")
+      ->capture_default_str();
 }
 
 Result<runtime::SamplingParams> SamplingChoice::params() const {
@@ -40,7 +48,8 @@ Result<runtime::SamplingParams> SamplingChoice::params() const {
 namespace {
 
 Error wrong_type(const std::string& field, const nlohmann::json& value, const char* expected) {
-  return make_error(ErrorKind::kInvalidArgument, "field " + field + " is " + value.dump() + ", expected " + expected);
+  return make_error(ErrorKind::kInvalidArgument,
+                    "field " + field + " is " + value.dump() + ", expected " + expected);
 }
 
 Result<void> read_number(const std::string& field, const nlohmann::json& value, double& target) {
@@ -62,7 +71,8 @@ Result<void> read_flag(const std::string& field, const nlohmann::json& value, bo
   return {};
 }
 
-Result<void> read_id_list(const std::string& field, const nlohmann::json& value, std::vector<std::int32_t>& target) {
+Result<void> read_id_list(const std::string& field, const nlohmann::json& value,
+                          std::vector<std::int32_t>& target) {
   if (!value.is_array()) return wrong_type(field, value, "a list of token ids");
   target.clear();
   for (const auto& id : value) {
@@ -76,7 +86,8 @@ Result<void> read_bias(const nlohmann::json& value, runtime::SamplingParams& sam
   if (!value.is_object()) return wrong_type("logit_bias", value, "an object of id: bias");
   for (const auto& [key, bias] : value.items()) {
     const std::string digits = key;
-    if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos || !bias.is_number()) {
+    if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos ||
+        !bias.is_number()) {
       return wrong_type("logit_bias", value, "an object of id: bias");
     }
     sampling.logit_bias.emplace_back(std::stoi(digits), bias.get<float>());
@@ -135,10 +146,11 @@ Result<void> apply_request_fields(const nlohmann::json& json, runtime::Request& 
     } else if (field == "mode") {
       DI_TRY(read_mode(value, request.mode));
     } else {
-      return make_error(ErrorKind::kInvalidArgument, "unknown field " + field,
-                        "known: ids, id, max_tokens, temperature, top_p, top_k, min_p, seed, repetition_penalty, "
-                        "presence_penalty, frequency_penalty, logit_bias, stop_ids, ignore_eos, logprobs, "
-                        "top_logprobs, mode");
+      return make_error(
+          ErrorKind::kInvalidArgument, "unknown field " + field,
+          "known: ids, id, max_tokens, temperature, top_p, top_k, min_p, seed, repetition_penalty, "
+          "presence_penalty, frequency_penalty, logit_bias, stop_ids, ignore_eos, logprobs, "
+          "top_logprobs, mode");
     }
   }
   return {};

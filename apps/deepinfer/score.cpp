@@ -32,7 +32,8 @@ Result<runtime::EmbedRows> read_embeds(const std::string& path) {
   if (positions.element != tensor::Element::kI32 || positions.shape.size() != 1) {
     return make_error(ErrorKind::kShape, "cannot use " + path + ": positions must be i32 [n]");
   }
-  if (rows.element != tensor::Element::kF32 || rows.shape.size() != 2 || rows.shape[0] != positions.shape[0]) {
+  if (rows.element != tensor::Element::kF32 || rows.shape.size() != 2 ||
+      rows.shape[0] != positions.shape[0]) {
     return make_error(ErrorKind::kShape, "cannot use " + path + ": rows must be f32 [" +
                                              std::to_string(positions.shape[0]) + ", hidden]");
   }
@@ -72,14 +73,18 @@ std::string summary(const runtime::Scores& scores, std::int64_t rows, bool as_js
         static_cast<std::int32_t>(std::max_element(logits, logits + scores.vocab) - logits);
   }
   if (as_json) {
-    return nlohmann::json{{"rows", rows}, {"first_position", scores.first_position}, {"vocab", scores.vocab},
+    return nlohmann::json{{"rows", rows},
+                          {"first_position", scores.first_position},
+                          {"vocab", scores.vocab},
                           {"argmax", best}}
                .dump() +
            "\n";
   }
-  std::string text = std::to_string(rows) + " rows of " + std::to_string(scores.vocab) + " logits, first position " +
-                     std::to_string(scores.first_position) + "\nmost likely id after each position:";
-  for (const auto id : best) text += " " + std::to_string(id);
+  std::string text = std::to_string(rows) + " rows of " + std::to_string(scores.vocab) +
+                     " logits, first position " + std::to_string(scores.first_position) +
+                     "\nmost likely id after each position:";
+  for (const auto id : best)
+    text += " " + std::to_string(id);
   return text + "\n";
 }
 
@@ -104,10 +109,12 @@ Result<void> score(const Options& options) {
   load_options.logit_rows = load_options.step_tokens;
   if (load_options.max_model_len == 0) load_options.max_model_len = std::max<std::int64_t>(length, 1);
   if (load_options.backend == "reference") {
-    std::fprintf(stderr, "deepinfer: the reference backend is the slow, obvious one; use --backend cpu for speed\n");
+    std::fprintf(stderr,
+                 "deepinfer: the reference backend is the slow, obvious one; use --backend cpu for speed\n");
   }
   DI_ASSIGN(auto model, model::load(load_options.model_directory, load_options.build));
-  for (const auto& seam : model.graph->seams) request.seams.push_back(seam.name);
+  for (const auto& seam : model.graph->seams)
+    request.seams.push_back(seam.name);
   DI_ASSIGN(auto loaded, runtime::load(std::move(model), load_options));
   runtime::Scorer scorer(std::move(loaded.core));
   DI_ASSIGN(const auto scores, scorer.score(request));
@@ -122,17 +129,22 @@ void add_score(Context& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = context.app.add_subcommand("score", "Logits of given token ids");
   options->engine.declare(*command, /*for_score=*/true);
-  command->add_option("--ids", options->ids, "Token ids: 1,2,3 or @FILE.json (a list, or {\"ids\": [...]})")->required();
+  command->add_option("--ids", options->ids, "Token ids: 1,2,3 or @FILE.json (a list, or {\"ids\": [...]})")
+      ->required();
   command->add_option("--chunk", options->chunk, "Tokens a step; 0 = all in one step, up to 4096")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--replay-at", options->replay_at,
-                      "With --mode replay: compute the first H tokens cold, then start over from a hit at H\n"
-                      "(a multiple of 128 below the number of ids)")
+  command
+      ->add_option("--replay-at", options->replay_at,
+                   "With --mode replay: compute the first H tokens cold, then start over from a hit at H\n"
+                   "(a multiple of 128 below the number of ids)")
       ->check(CLI::NonNegativeNumber);
-  command->add_flag("--seams", options->seams, "Also the values inside the model, by the names of the golden files");
-  command->add_option("--embeds", options->embeds,
-                      "Safetensors file with rows in place of embeddings: positions i32 [n], rows f32 [n, hidden]");
-  command->add_option("--out", options->out, "Safetensors file to write: logits f32 [tokens, vocab] (and seams)");
+  command->add_flag("--seams", options->seams,
+                    "Also the values inside the model, by the names of the golden files");
+  command->add_option(
+      "--embeds", options->embeds,
+      "Safetensors file with rows in place of embeddings: positions i32 [n], rows f32 [n, hidden]");
+  command->add_option("--out", options->out,
+                      "Safetensors file to write: logits f32 [tokens, vocab] (and seams)");
   command->add_flag("--json", options->json, "Without --out: print a summary as JSON");
   command->callback([&context, options] {
     context.action = [options] {

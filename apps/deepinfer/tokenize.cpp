@@ -30,7 +30,8 @@ int tokenize(const Options& options) {
   if (options.json) {
     output = nlohmann::json{{"ids", ids}, {"count", ids.size()}}.dump() + "\n";
   } else {
-    for (const auto id : ids) output += (output.empty() ? "" : " ") + std::to_string(id);
+    for (const auto id : ids)
+      output += (output.empty() ? "" : " ") + std::to_string(id);
     output += "\n";
   }
   const auto written = write_output(output);
@@ -45,7 +46,8 @@ Result<std::vector<std::int32_t>> ids_from_input(std::string input) {
     const nlohmann::json json = nlohmann::json::parse(input, nullptr, false);
     const nlohmann::json list = json.is_object() && json.contains("ids") ? json["ids"] : json;
     if (!list.is_array()) {
-      return make_error(ErrorKind::kInvalidArgument, "cannot read token ids from standard input: no list of integers",
+      return make_error(ErrorKind::kInvalidArgument,
+                        "cannot read token ids from standard input: no list of integers",
                         "give 1 2 3, [1, 2, 3] or {\"ids\": [1, 2, 3]}");
     }
     input = list.dump();
@@ -74,8 +76,9 @@ int detokenize(const Options& options) {
   for (std::size_t i = 0; i < ids->size(); ++i) {
     if (!tokenizer->has_entry((*ids)[i])) {
       return fail(make_error(ErrorKind::kInvalidArgument,
-                             "cannot decode id " + std::to_string((*ids)[i]) + " at index " + std::to_string(i) +
-                                 ": the tokenizer has ids 0 to " + std::to_string(tokenizer->vocabulary_size() - 1) +
+                             "cannot decode id " + std::to_string((*ids)[i]) + " at index " +
+                                 std::to_string(i) + ": the tokenizer has ids 0 to " +
+                                 std::to_string(tokenizer->vocabulary_size() - 1) +
                                  " and none of that number"));
     }
   }
@@ -100,7 +103,8 @@ void add_detokenize(Context& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = context.app.add_subcommand("detokenize", "Token ids on standard input to text");
   options->model.declare(*command);
-  command->add_flag("--special", options->special, "Accepted for symmetry: special ids always decode to their spelling");
+  command->add_flag("--special", options->special,
+                    "Accepted for symmetry: special ids always decode to their spelling");
   command->add_flag("--json", options->json, "Print {\"text\": ...}");
   command->callback([&context, options] { context.action = [options] { return detokenize(*options); }; });
 }

@@ -1,0 +1,156 @@
+// deepinfer plan: every block of memory, on each device, before anything is loaded.
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "engine_options.h"
+#include "graph/dump.h"
+#include "model/plan.h"
+
+namespace deepinfer::app {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  EngineChoice engine;
+  std::string config;
+  std::string devices = "1xcpu";
+  std::string memory;
+  int sequences = 16;
+  int step_tokens = 512;
+  bool graph = false;
+  bool json = false;
+};
+
+struct Device {
+  const char* name;
+  std::int64_t memory_bytes;  // 0: this machine's
+};
+// Memory as the vendor's data sheet states it (H200: 141 GB).
+constexpr Device kDevices[] = {{"cpu", 0}, {"h200", 141'000'000'000}};
+
+// "4xh200": a number and a device name.
+Result<model::PlanRequest> parse_devices(const std::string& text) {
+  model::PlanRequest request;
+  const auto cross = text.find('x');
+  int count = 0;
+  if (cross != std::string::npos) std::from_chars(text.data(), text.data() + cross, count);
+  const std::string name = cross == std::string::npos ? std::string() : text.substr(cross + 1);
+  for (const Device& device : kDevices) {
+    if (name != device.name || count < 1 || count > 1024) continue;
+    request.device = name;
+    request.devices = count;
+    request.memory_bytes = device.memory_bytes != 0 ? device.memory_bytes : runtime::available_memory();
+    return request;
+  }
+  return make_error(ErrorKind::kInvalidArgument, "cannot set --devices to \"" + text + "\"",
+                    "write NxDEVICE, for example 1xcpu or 4xh200; known devices: cpu, h200");
+}
+
+// Bytes, or a number with K, M, G, T (powers of 1024).
+Result<std::int64_t> parse_memory(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  const std::string units = "KMGT";
+  const auto power = unit.empty() ? std::string::npos : units.find(unit[0]);
+  if (error != std::errc() || number <= 0 || unit.size() > 1 ||
+      (!unit.empty() && power == std::string::npos) || number > (std::int64_t{1} << 22)) {
+    if (error == std::errc() && unit.empty() && number > 0) return number;
+    return make_error(ErrorKind::kInvalidArgument, "cannot set --memory to \"" + text + "\"",
+                      "give bytes, or a number with K, M, G or T");
+  }
+  return unit.empty() ? number : number << (10 * (power + 1));
+}
+
+Json plan_json(const model::Plan& plan) {
+  Json rows = Json::array();
+  for (const auto& row : plan.rows) {
+    rows.push_back({{"tag", row.tag},
+                    {"place", row.place == model::PlanPlace::kDevice ? "device" : "host, mapped"},
+                    {"bytes", row.bytes},
+                    {"detail", row.detail}});
+  }
+  Json fits = Json::array();
+  for (const auto& fit : plan.fits) {
+    fits.push_back({{"context", fit.context},
+                    {"blocks", fit.blocks},
+                    {"sequence_bytes", fit.sequence_bytes},
+                    {"sequences", fit.sequences}});
+  }
+  return {{"model", plan.model},
+          {"device", plan.request.device},
+          {"devices", plan.request.devices},
+          {"memory_bytes", plan.request.memory_bytes},
+          {"rows", rows},
+          {"used_bytes", plan.used_bytes},
+          {"left_bytes", plan.left_bytes},
+          {"block_bytes", plan.block_bytes},
+          {"private_bytes", plan.private_bytes},
+          {"blocks", plan.blocks},
+          {"fits", fits},
+          {"fits_one", plan.fits_one()}};
+}
+
+Result<int> plan(const Options& options) {
+  DI_ASSIGN(const Settings settings, options.engine.settings());
+  DI_ASSIGN(model::PlanRequest request, parse_devices(options.devices));
+  if (!options.memory.empty()) {
+    DI_ASSIGN(request.memory_bytes, parse_memory(options.memory));
+  }
+  model::BuildOptions build;
+  build.precision = settings.text("precision") == "f32" ? graph::Precision::kF32 : graph::Precision::kBf16;
+  build.kv_quant = settings.enabled("kv_quant");
+  std::filesystem::path config = options.config;
+  if (config.empty()) {
+    DI_ASSIGN(config, options.engine.model_directory());
+    config /= "config.json";
+  }
+  DI_ASSIGN(const auto model, model::load_config_only(config, build));
+  if (options.graph) {
+    DI_TRY(write_output(graph::dump(*model.graph, model.registry)));
+    return static_cast<int>(kDone);
+  }
+  const std::int64_t asked = settings.integer("max_model_len");
+  request.step.tokens = options.step_tokens;
+  request.step.decoder_rows = options.step_tokens;
+  request.step.logit_rows = options.sequences;
+  request.step.sequences = options.sequences;
+  request.step.context = asked != 0 ? asked : std::min(model.config.max_position, runtime::kDefaultContext);
+  DI_ASSIGN(const auto result, model::plan(model, request));
+  DI_TRY(write_output(options.json ? plan_json(result).dump() + "\n" : result.text()));
+  return static_cast<int>(result.fits_one() ? kDone : kDoesNotFit);
+}
+
+}  // namespace
+
+void add_plan(Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = context.app.add_subcommand("plan", "What fits and why, before anything is loaded");
+  options->engine.declare(*command);
+  command->add_option("--config", options->config, "A config.json alone; no weights are needed");
+  command->add_option("--devices", options->devices, "NxDEVICE: 1xcpu, 1xh200, 4xh200, ...")
+      ->capture_default_str();
+  command->add_option(
+      "--memory", options->memory,
+      "Bytes of one device (also 24G); default: what this machine has available, or the device's");
+  command->add_option("--sequences", options->sequences, "Sequences that run at a time")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--step-tokens", options->step_tokens, "Most tokens of a step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_flag("--graph", options->graph, "Print the forward graph instead");
+  command->add_flag("--json", options->json, "Print one JSON value");
+  command->callback([&context, options] {
+    context.action = [options] {
+      const auto code = plan(*options);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace deepinfer::app
