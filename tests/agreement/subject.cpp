@@ -1,0 +1,154 @@
+#include "agreement/subject.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include "backend/cpu/kernels/kernel_set.h"
+
+namespace deepinfer::agreement {
+namespace {
+
+constexpr int kSequences = 10;
+constexpr int kStepTokens = 512;
+constexpr std::int64_t kContext = 512;
+
+template <class T>
+T must(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().message());
+  return std::move(result).value();
+}
+
+void must(const Result<void>& result) {
+  if (!result.ok()) throw std::runtime_error(result.error().message());
+}
+
+runtime::Core load(const Variant& variant) {
+  runtime::LoadOptions options;
+  options.model_directory =
+      std::string(DEEPINFER_SOURCE_DIR) + "/../shared/golden/" + variant.set + "/checkpoint";
+  options.build.precision = variant.precision;
+  options.backend = variant.backend;
+  options.backend_options.threads = variant.threads;
+  options.backend_options.kernels = variant.kernels;
+  options.max_model_len = kContext;
+  options.max_sequences = kSequences;
+  options.step_tokens = kStepTokens;
+  options.logit_rows = kStepTokens;
+  options.poison_freed = true;
+  return std::move(must(runtime::load(options)).core);
+}
+
+}  // namespace
+
+std::string Variant::name() const {
+  const std::string instructions = kernels.empty() ? "" : "_" + kernels;
+  std::string text =
+      set + "_" + backend + instructions + (precision == graph::Precision::kF32 ? "_f32" : "_bf16");
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return text;
+}
+
+std::vector<Variant> variants_of(const std::string& set, bool all_kernels) {
+  std::vector<Variant> variants;
+  for (const auto precision : {graph::Precision::kF32, graph::Precision::kBf16}) {
+    if (!all_kernels) {
+      variants.push_back({set, "cpu", "", precision});
+      continue;
+    }
+    for (const auto* kernels : backend::cpu::available_sets())
+      variants.push_back({set, "cpu", kernels->name, precision});
+    variants.push_back({set, "reference", "", precision});
+  }
+  return variants;
+}
+
+Subject::Subject(const Variant& variant) : core_(load(variant)), runner_(core_.info, *core_.executable) {}
+
+std::vector<Case> Subject::cases(int tokens, std::uint32_t seed) const {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+  for (auto& id : ids)
+    id = static_cast<std::int32_t>(random() % static_cast<unsigned>(core_.info.vocab - 2));
+  return cases(ids);
+}
+
+std::vector<Case> Subject::cases(const std::vector<std::int32_t>& ids) const {
+  const auto tokens = static_cast<std::int64_t>(ids.size());
+  std::vector<Case> list = {
+      {"exact", ids, sched::make_start(sched::Mode::kExact, tokens, 0, sched::kDecoderTokens)}};
+  if (!core_.info.replay) return list;
+  for (std::int64_t hit = 0; hit < tokens; hit += state::kBlockTokens) {
+    list.push_back({fmt::format("replay from {}", hit), ids,
+                    sched::make_start(sched::Mode::kReplay, tokens, hit, sched::kDecoderTokens)});
+  }
+  return list;
+}
+
+cache::Sequence Subject::open(const Case& request, std::int64_t prefix_chunk) {
+  const auto count = static_cast<std::int64_t>(request.ids.size());
+  // Room for drafts that are rolled back.
+  const cache::SequenceOptions options{request.ids, {}, std::min(kContext, count + state::kMaxDrafts)};
+  cache::Sequence cold = must(core_.store->start(options));
+  if (request.start.hit == 0) return cold;
+  const Case prefix{request.name, request.ids,
+                    sched::make_start(sched::Mode::kReplay, request.start.hit, 0, 1)};
+  advance(cold, prefix, request.start.hit, prefix_chunk, nullptr);
+  return must(core_.store->adopt(cold, request.start.hit, options));
+}
+
+void Subject::advance(cache::Sequence& sequence, const Case& request, std::int64_t end, std::int64_t chunk,
+                      Rows* rows) {
+  while (sequence.length() < end) {
+    const std::int64_t tokens = std::min({end - sequence.length(), chunk, std::int64_t{kStepTokens}});
+    const std::int64_t decoder = runtime::decoder_rows_of(sequence.length(), tokens, request.start);
+    const runtime::StepPart part{&sequence, static_cast<int>(tokens), request.start,
+                                 rows == nullptr ? 0 : static_cast<int>(decoder), nullptr};
+    must(runner_.run({&part, 1}));
+    const auto logits = runner_.logits(0);
+    if (rows != nullptr) rows->insert(rows->end(), logits.begin(), logits.end());
+  }
+}
+
+const Rows& Subject::expected(const Case& request) {
+  const auto [at, added] = expected_.try_emplace({request.name, request.ids});
+  if (added) {
+    cache::Sequence sequence = open(request);
+    advance(sequence, request, static_cast<std::int64_t>(request.ids.size()), kStepTokens, &at->second);
+  }
+  return at->second;
+}
+
+std::span<const float> Subject::expected(const Case& request, std::int64_t from, std::int64_t to) {
+  const std::span<const float> all = expected(request);
+  const auto vocab = static_cast<std::size_t>(core_.info.vocab);
+  const auto first = static_cast<std::size_t>(from - request.start.decoder_from);
+  return all.subspan(first * vocab, static_cast<std::size_t>(to - from) * vocab);
+}
+
+Subject& subject(const Variant& variant) {
+  static std::map<std::pair<std::string, int>, std::unique_ptr<Subject>> subjects;
+  auto& entry = subjects[{variant.name(), variant.threads}];
+  if (entry == nullptr) entry = std::make_unique<Subject>(variant);
+  return *entry;
+}
+
+std::string difference(std::span<const float> expected, std::span<const float> actual,
+                       std::int64_t first_position, int vocab) {
+  if (expected.size() != actual.size())
+    return fmt::format("{} values instead of {}", actual.size(), expected.size());
+  if (expected.empty()) return "no values to compare";
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (std::bit_cast<std::uint32_t>(expected[i]) == std::bit_cast<std::uint32_t>(actual[i])) continue;
+    const auto width = static_cast<std::size_t>(vocab);
+    return fmt::format("position {}, id {}: {} instead of {}",
+                       first_position + static_cast<std::int64_t>(i / width), i % width, actual[i],
+                       expected[i]);
+  }
+  return {};
+}
+
+}  // namespace deepinfer::agreement
