@@ -6,6 +6,7 @@
 #include <string>
 
 #include "golden/compare.h"
+#include "golden/flips.h"
 #include "support/device.h"
 #include "support/golden_file.h"
 
@@ -24,6 +25,7 @@ struct Case {
   double mean = 0;
   double kl_mean = 0;
   double top1 = 0;
+  bool flips = false;     // README41.md allows a flipped code (gate 2)
   double greedy_gap = 0;  // greedy ids must agree while the golden's best leads by more than this
 };
 
@@ -73,6 +75,28 @@ Sequence prompt_sequence(Device& device, const GoldenFile& golden, const std::st
   return sequence;
 }
 
+// A prompt whose logits leave the gate passes only if the difference starts at one stored code on a boundary, seen by
+// comparison with the reference backend, which must meet the gate itself.
+bool is_legitimate_flip(const Case& entry, DeviceOptions options, const GoldenFile& prompts) {
+  if (entry.backend == "reference" || !entry.flips) return false;
+  options.seams = true;
+  Device device(options);
+  options.backend = "reference";
+  options.kernels.clear();
+  Device oracle(options);
+  Sequence mine = prompt_sequence(device, prompts, entry.prompt);
+  Sequence other = prompt_sequence(oracle, prompts, entry.prompt);
+  run_all(device, mine);
+  const std::vector<float> logits = run_all(oracle, other);
+  const Distance d = distance(prompts.floats(entry.prompt + ".logits"), logits,
+                              static_cast<size_t>(device.model().config.vocab));
+  constexpr int kFewCodes = 3;
+  const Flip flip = first_flip(*device.model().graph, device.executable(), oracle.executable(), kFewCodes);
+  std::cout << "[ flip     ] " << flip.text << "; reference within the gate: " << (d.max <= entry.max)
+            << "\n";
+  return flip.explained && d.max <= entry.max;
+}
+
 class GoldenLogits : public testing::TestWithParam<Case> {};
 
 TEST_P(GoldenLogits, Agree) {
@@ -95,6 +119,7 @@ TEST_P(GoldenLogits, Agree) {
   const auto vocab = static_cast<size_t>(device.model().config.vocab);
   const Distance d = distance(golden, logits, vocab);
   print(entry, "prompt", d);
+  if (!(d.max <= entry.max) && is_legitimate_flip(entry, options, prompts)) return;
   EXPECT_LE(d.max, entry.max);
   if (entry.median_max > 0) EXPECT_LE(d.median_max, entry.median_max);
   if (entry.mean > 0) EXPECT_LE(d.mean, entry.mean);
@@ -116,21 +141,22 @@ TEST_P(GoldenLogits, Agree) {
 std::vector<Case> cases(const std::string& backend) {
   std::vector<Case> all;
   for (const std::string prompt : {"p1", "p2", "p15", "p16", "p17", "pimg"})
-    all.push_back({backend, "tiny41", prompt, 1e-3, 5e-5, 0, 0, 0, 0});
+    all.push_back({backend, "tiny41", prompt, 1e-3, 5e-5, 0, 0, 0, false, 0});
   for (const std::string prompt : {"p33", "p200", "p333"})
-    all.push_back({backend, "tiny41", prompt, 1e-2, 1e-4, 0, 0, 0, 1e-2});
-  all.push_back({backend, "mini41", "p5", 1e-3, 5e-5, 0, 0, 0, 0});
-  all.push_back({backend, "mini41", "p129", 0.1, 0, 5e-3, 0, 0.99, 1e-2});
-  all.push_back({backend, "mini41", "p700", INFINITY, 0, 2e-2, 1e-3, 0.99, 1e-2});
+    all.push_back({backend, "tiny41", prompt, 1e-2, 1e-4, 0, 0, 0, true, 1e-2});
+  all.push_back({backend, "mini41", "p5", 1e-3, 5e-5, 0, 0, 0, false, 0});
+  all.push_back({backend, "mini41", "p129", 0.1, 0, 5e-3, 0, 0.99, false, 1e-2});
+  all.push_back({backend, "mini41", "p700", INFINITY, 0, 2e-2, 1e-3, 0.99, false, 1e-2});
   for (const std::string prompt :
        {"p1", "p2", "p4", "p5", "p16", "p17", "p127", "p128", "p129", "p300", "p517"})
-    all.push_back({backend, "tiny4", prompt, 5e-5, 0, 0, 0, 0, 0});
+    all.push_back({backend, "tiny4", prompt, 5e-5, 0, 0, 0, 0, false, 0});
   for (const std::string prompt : {"p5", "p129", "p400"})
-    all.push_back({backend, "mini4", prompt, 5e-5, 0, 0, 0, 0, 0});
+    all.push_back({backend, "mini4", prompt, 5e-5, 0, 0, 0, 0, false, 0});
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, GoldenLogits, testing::ValuesIn(cases("reference")), case_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, GoldenLogits, testing::ValuesIn(cases("cpu")), case_name);
 
 }  // namespace
 
