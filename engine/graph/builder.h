@@ -36,7 +36,6 @@ class GraphBuilder {
   void set_logits(ValueId value) { graph_.logits = value; }
 
   std::vector<Weight>& weights() { return graph_.weights; }
-  const Graph& graph() const { return graph_; }
   // The finished graph, or the first fault.
   Result<Graph> finish();
 

@@ -11,7 +11,6 @@ class Rewriter {
  public:
   explicit Rewriter(const Graph& graph);
 
-  const Graph& graph() const { return graph_; }
   int nodes() const { return static_cast<int>(graph_.nodes.size()); }
   const Node& node(int index) const { return graph_.nodes[static_cast<size_t>(index)]; }
   bool live(int index) const { return live_[static_cast<size_t>(index)]; }
