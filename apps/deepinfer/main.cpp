@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   add_run(context);
   add_chat(context);
   add_plan(context);
+  add_bench(context);
   add_doctor(context);
   add_score(context);
   add_generate(context);

@@ -1,0 +1,122 @@
+// deepinfer bench: rows of name, value, unit, limit, percent, conditions.
+#include "bench/bench.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/progress.h"
+#include "bench/startup.h"
+#include "command.h"
+#include "engine_options.h"
+
+namespace deepinfer::app {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  ModelChoice model;
+  std::vector<std::string> names;
+  std::string kernels;
+  int threads = 0;
+  int samples = 0;
+  bool list = false;
+  bool json = false;
+};
+
+constexpr std::int64_t kProgressSteps = 1000;
+
+std::string row_text(const bench::Row& row) {
+  char numbers[160];
+  if (row.limit > 0) {
+    std::snprintf(numbers, sizeof(numbers), "%10.2f %-10s limit %10.2f  %5.1f %%", row.value,
+                  row.unit.c_str(), row.limit, row.percent());
+  } else {
+    std::snprintf(numbers, sizeof(numbers), "%10.2f %-10s", row.value, row.unit.c_str());
+  }
+  const std::string name = row.name + std::string(row.name.size() < 28 ? 28 - row.name.size() : 1, ' ');
+  return name + numbers + "  " + row.conditions + "\n";
+}
+
+Result<std::vector<bench::Row>> run_benches(const Options& options) {
+  std::vector<bench::Row> rows;
+  for (const std::string& name : options.names) {
+    DI_ASSIGN(const bench::Bench* found, bench::find_bench(name));
+    bench::Options settings;
+    settings.threads = options.threads;
+    settings.kernels = options.kernels;
+    settings.samples = options.samples;
+    Progress progress(name, kProgressSteps, !options.json);
+    settings.progress = [&](std::string_view, double done) {
+      progress.update(static_cast<std::int64_t>(done * static_cast<double>(kProgressSteps)));
+    };
+    DI_ASSIGN(auto measured, found->run(settings));
+    for (auto& row : measured)
+      rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// Benches that need a model directory; the directory is looked for when they run.
+void register_model_benches(const ModelChoice& model) {
+  bench::register_bench("startup", "seconds until the model directory is ready, and until its first token",
+                        [model](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
+                          DI_ASSIGN(const auto directory, model.directory());
+                          return bench::run_startup(directory, settings);
+                        });
+}
+
+Result<void> run(const Options& options) {
+  register_model_benches(options.model);
+  if (options.list || options.names.empty()) {
+    Json list = Json::array();
+    std::string text;
+    for (const auto& entry : bench::benches()) {
+      list.push_back({{"name", entry.name}, {"description", entry.description}});
+      text += entry.name + std::string(entry.name.size() < 16 ? 16 - entry.name.size() : 1, ' ') +
+              entry.description + "\n";
+    }
+    return write_output(options.json ? list.dump() + "\n" : text);
+  }
+  DI_ASSIGN(const auto rows, run_benches(options));
+  if (!options.json) {
+    for (const auto& row : rows)
+      DI_TRY(write_output(row_text(row)));
+    return {};
+  }
+  Json list = Json::array();
+  for (const auto& row : rows) {
+    list.push_back({{"name", row.name},
+                    {"value", row.value},
+                    {"unit", row.unit},
+                    {"limit", row.limit > 0 ? Json(row.limit) : Json(nullptr)},
+                    {"percent", row.limit > 0 ? Json(row.percent()) : Json(nullptr)},
+                    {"conditions", row.conditions}});
+  }
+  return write_output(list.dump() + "\n");
+}
+
+}  // namespace
+
+void add_bench(Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = context.app.add_subcommand("bench", "Measured speed beside its limit");
+  options->model.declare(*command);
+  command->add_option("names", options->names, "Benches to run; none: list them");
+  command->add_flag("--list", options->list, "List the benches");
+  command->add_option("--kernels", options->kernels, "Instruction set of the CPU kernels; default: the best");
+  command->add_option("--threads", options->threads, "Threads; 0 = all")->check(CLI::Range(0, 1024));
+  command->add_option("--samples", options->samples, "Timed repetitions; 0 = the bench's own number")
+      ->check(CLI::Range(0, 10000));
+  command->add_flag("--json", options->json, "Print a list of rows as JSON");
+  command->callback([&context, options] {
+    context.action = [options] {
+      const auto done = run(*options);
+      return done ? kDone : fail(done.error());
+    };
+  });
+}
+
+}  // namespace deepinfer::app
