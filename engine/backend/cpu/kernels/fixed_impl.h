@@ -9,42 +9,59 @@
 
 namespace deepinfer::backend::cpu::DI_SET {
 
-// Digits and integer sums of one row; all sets share the arithmetic.
+// Digits and integer sums of one block: all integer arithmetic after one exact scaling and one rounding a value.
 DI_INLINE void prepare_fixed_block(const float* x, FixedBlock* out) {
-  std::uint32_t largest = 0;
-  for (int i = 0; i < kBlock; ++i) {
-    const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, x[i]) & 0x7fffffffu;
-    largest = magnitude > largest ? magnitude : largest;
+  constexpr int kParts = kBlock / kLanes;
+  vi largest = splat_i(0);
+  for (int p = 0; p < kParts; ++p) {
+    const vi magnitude = load_bits(x + p * kLanes) & splat_i(0x7fffffff);
+    const vi more = magnitude > largest;
+    largest = (more & magnitude) | (~more & largest);
   }
-  int exponent = static_cast<int>(largest >> 23) - 127;
+  std::int32_t top = 0;
+  for (int l = 0; l < kLanes; ++l)
+    top = largest[l] > top ? largest[l] : top;
+  int exponent = (top >> 23) - 127;
   const bool finite = exponent < 128;
   if (exponent < -99) exponent = -99;
-  const float raise =
-      finite ? __builtin_bit_cast(float, static_cast<std::uint32_t>(26 - exponent + 127) << 23) : 0.0f;
-  std::int32_t high = 0;
-  std::int32_t low = 0;
-  std::int32_t last = 0;
-  for (int i = 0; i < kBlock; ++i) {
-    const std::int32_t value = finite ? _mm_cvtss_si32(_mm_set_ss(x[i] * raise)) : 0;
-    const std::int32_t d0 = ((value + 64) & 127) - 64;
-    const std::int32_t r1 = (value - d0) >> 7;
-    const std::int32_t d1 = ((r1 + 64) & 127) - 64;
-    const std::int32_t r2 = (r1 - d1) >> 7;
-    const std::int32_t d2 = ((r2 + 64) & 127) - 64;
-    const std::int32_t d3 = (r2 - d2) >> 7;
-    out->digit[0][i] = static_cast<std::int8_t>(d3);
-    out->digit[1][i] = static_cast<std::int8_t>(d2);
-    out->digit[2][i] = static_cast<std::int8_t>(d1);
-    out->digit[3][i] = static_cast<std::int8_t>(d0);
+  const vf raise = as_f(splat_i(finite ? (26 - exponent + 127) << 23 : 0));
+  std::int32_t digits[4][kBlock];
+  vi high = splat_i(0);
+  vi low = splat_i(0);
+  vi last = splat_i(0);
+  const vi half = splat_i(64);
+  const vi seven_bits = splat_i(127);
+  for (int p = 0; p < kParts; ++p) {
+    const vi value = finite ? round_to_integer(load(x + p * kLanes) * raise) : splat_i(0);
+    const vi d0 = ((value + half) & seven_bits) - half;
+    const vi r1 = (value - d0) >> 7;
+    const vi d1 = ((r1 + half) & seven_bits) - half;
+    const vi r2 = (r1 - d1) >> 7;
+    const vi d2 = ((r2 + half) & seven_bits) - half;
+    store_bits(digits[0] + p * kLanes, (r2 - d2) >> 7);
+    store_bits(digits[1] + p * kLanes, d2);
+    store_bits(digits[2] + p * kLanes, d1);
+    store_bits(digits[3] + p * kLanes, d0);
     high += r2;
     low += value - (r2 << 14);
     last |= d0;
   }
-  out->scale = finite ? __builtin_bit_cast(float, static_cast<std::uint32_t>(exponent - 27 + 127) << 23)
-                      : __builtin_bit_cast(float, 0x7fc00000u);
-  out->high_sum = 12 * high;
-  out->low_sum = 12 * low;
-  out->digits = last == 0 ? 3 : 4;
+  for (int d = 0; d < 4; ++d)
+    for (int i = 0; i < kBlock; ++i)
+      out->digit[d][i] = static_cast<std::int8_t>(digits[d][i]);
+  std::int32_t high_sum = 0;
+  std::int32_t low_sum = 0;
+  std::int32_t any = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    high_sum += high[l];
+    low_sum += low[l];
+    any |= last[l];
+  }
+  out->scale =
+      __builtin_bit_cast(float, finite ? static_cast<std::uint32_t>(exponent - 27 + 127) << 23 : 0x7fc00000u);
+  out->high_sum = 12 * high_sum;
+  out->low_sum = 12 * low_sum;
+  out->digits = any == 0 ? 3 : 4;
 }
 
 #if DI_FMA

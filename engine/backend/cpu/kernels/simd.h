@@ -119,6 +119,17 @@ DI_INLINE vf square_root(vf a) {
 #endif
 }
 
+// Nearest integers, ties to even; |a| < 2^31.
+DI_INLINE vi round_to_integer(vf a) {
+#if DI_LANES == 16
+  return (vi)_mm512_cvtps_epi32((__m512)a);
+#elif DI_LANES == 8
+  return (vi)_mm256_cvtps_epi32((__m256)a);
+#else
+  return (vi)_mm_cvtps_epi32((__m128)a);
+#endif
+}
+
 // Round to nearest even bf16, as tensor::round_to_bf16.
 DI_INLINE vf round_bf16(vf x) {
   const vi bits = as_i(x);
