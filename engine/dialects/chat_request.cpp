@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "dialects/tools.h"
+#include "text/prompt_constants.h"
 
 namespace deepinfer::dialects::chat {
 namespace {
@@ -161,6 +162,7 @@ class Reader {
     const std::string at = join_path(path, "image_url");
     const std::string url = required_string(findings_, *image, "url", at);
     const auto detail = read_detail(*image, at, findings_);
+    if (sees_no_images(parts)) return;
     if (!is_image_url(url)) findings_.semantic(path + ": Unsupported image_url format");
     add_image(url, detail.value_or(text::ImageDetail::kHigh), path, parts);
   }
@@ -168,6 +170,7 @@ class Reader {
   void file(const JsonValue& source, const std::string& path, std::vector<Part>& parts) {
     const auto id = string_field(findings_, source, "file_id", path);
     const auto data = string_field(findings_, source, "file_data", path);
+    if (sees_no_images(parts)) return;
     if (id && data) {
       findings_.semantic(path + ": file cannot have both file_id and file_data");
     } else if (id) {
@@ -181,6 +184,13 @@ class Reader {
     } else {
       add_image(*data, text::ImageDetail::kHigh, path, parts);
     }
+  }
+
+  // V4 gets a remark in place of any image, whatever it is.
+  bool sees_no_images(std::vector<Part>& parts) const {
+    if (request_.version != text::ModelVersion::kV4) return false;
+    parts.push_back(Part::of_text(text::shared_constants().unsupported_image));
+    return true;
   }
 
   static void add_image(const std::string& url, text::ImageDetail detail, const std::string& path,
@@ -306,16 +316,21 @@ class Reader {
   void tools(const JsonValue& body) {
     if (const JsonValue* list = array_field(findings_, body, "tools", "")) {
       for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
-      check_tools(request_.conversation.tools, findings_);
+      check_tools(request_.conversation.tools, schema_findings_);
     }
+    tool_choice(body);
+    if (request_.conversation.tool_choice != text::ToolChoice::kNone) findings_.merge(schema_findings_);
+  }
+
+  void tool_choice(const JsonValue& body) {
     const JsonValue* choice = given(body, "tool_choice");
     if (choice == nullptr) return;
     constexpr std::string_view kExpected = "tool_choice: expected one of none, auto, required or a tool";
     if (choice->is_string()) {
       const std::string& word = choice->text();
-      if (word == "none") return apply_choice(text::ToolChoice::kNone, "", context_, findings_, request_);
+      if (word == "none") return apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
       if (word == "auto") return;
-      if (word == "required") return apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+      if (word == "required") return apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
       return findings_.shape(std::string(kExpected));
     }
     if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
@@ -330,7 +345,7 @@ class Reader {
     required_word(findings_, source, "type", path, {"function"});
     if (const JsonValue* function = required_object(findings_, source, "function", path))
       request_.conversation.tools.push_back(
-          make_tool(*function, "parameters", true, join_path(path, "function"), findings_));
+          make_tool(*function, "parameters", true, join_path(path, "function"), findings_, schema_findings_));
   }
 
   void response_format(const JsonValue& body) {
@@ -366,6 +381,7 @@ class Reader {
 
   const RequestContext& context_;
   Findings findings_;
+  Findings schema_findings_;  // of tools
   Request request_;
 };
 

@@ -37,6 +37,11 @@ void Findings::add(RequestError error) {
   if (!slot) slot = std::move(error);
 }
 
+void Findings::merge(const Findings& other) {
+  if (other.shape_) add(*other.shape_);
+  if (other.semantic_) add(*other.semantic_);
+}
+
 const JsonValue* given(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.find(key);
   return value == nullptr || value->is_null() ? nullptr : value;

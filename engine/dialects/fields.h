@@ -18,6 +18,7 @@ class Findings {
   void shape(std::string message);
   void semantic(std::string message);
   void add(RequestError error);
+  void merge(const Findings& other);  // as if its faults had come now
   bool clean() const { return !shape_ && !semantic_; }
   // The fault to report. Call only when not clean().
   const RequestError& error() const { return shape_ ? *shape_ : *semantic_; }

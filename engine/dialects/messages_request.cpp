@@ -48,6 +48,7 @@ class Reader {
     read_max_tokens(body, "max_tokens", context_, findings_, request_);
     stops(body);
     tool_choice(body);
+    if (request_.conversation.tool_choice != text::ToolChoice::kNone) findings_.merge(schema_findings_);
     request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
     if (const JsonValue* metadata = object_field(findings_, body, "metadata", ""))
       request_.user = string_field(findings_, *metadata, "user_id", "metadata").value_or("");
@@ -137,7 +138,8 @@ class Reader {
     if (type == "text") {
       add_part(Part::of_text(required_string(findings_, source, "text", at)), blocks);
     } else if (type == "image") {
-      if (role == Role::kAssistant) findings_.semantic(path + ": Image in assistant message is unsupported");
+      if (role == Role::kAssistant && !is_v4())
+        findings_.semantic(path + ": Image in assistant message is unsupported");
       image(source, at, blocks);
     } else if (type == "document") {
       add_part(Part::of_text(document(source, at)), blocks);
@@ -155,6 +157,8 @@ class Reader {
       only_in(Role::kSystem, "system");
       tool_addition(source, at, blocks);
     } else if (type == "server_tool_use" || type == "web_search_tool_result") {
+      required_string(findings_, source, type == "server_tool_use" ? "id" : "tool_use_id", at);
+      if (type == "server_tool_use") required_string(findings_, source, "name", at);
       if (!ours()) findings_.semantic(at + ": Unsupported content block: server tools are not supported");
     } else if (type != "redacted_thinking" || !ours()) {
       unknown_word(findings_, at + ".type", type,
@@ -174,12 +178,16 @@ class Reader {
     const std::string at = path + ".source";
     text::ImageSource image{text::ImageSource::Kind::kDataUrl, {}, text::ImageDetail::kHigh, path};
     const auto type = required_word(findings_, *from, "type", at, {"base64", "url", "file"});
+    std::string media, data;
     if (type == 0U) {
-      const std::string media = required_string(findings_, *from, "media_type", at);
+      media = required_string(findings_, *from, "media_type", at);
       if (!is_image_type(media))
         unknown_word(findings_, at + ".media_type", media,
                      {"image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"});
-      const std::string data = required_string(findings_, *from, "data", at);
+      data = required_string(findings_, *from, "data", at);
+    }
+    if (is_v4()) return add_part(Part::of_text(text::shared_constants().unsupported_image), blocks);
+    if (type == 0U) {
       if (!is_base64(data)) findings_.semantic(path + ": base64 decode error");
       image.location = fmt::format("data:{};base64,{}", media, data);
     } else if (type == 1U) {
@@ -204,7 +212,7 @@ class Reader {
     if (ours() && member("type") == "text" && media == "text/plain") return member("data");
     std::string remark = text::shared_constants().unsupported_document_type;
     constexpr std::string_view kSlot = "MEDIA_TYPE";
-    return remark.replace(remark.find(kSlot), kSlot.size(), media);
+    return remark.replace(remark.find(kSlot), kSlot.size(), media.empty() ? "unknown" : media);
   }
 
   void tool_use(const JsonValue& source, const std::string& path, Blocks& blocks) {
@@ -371,9 +379,9 @@ class Reader {
     if (list == nullptr) return;
     for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
     const auto& tools = request_.conversation.tools;
-    check_tools(tools, findings_);
+    check_tools(tools, schema_findings_);
     const bool all_deferred =
-        !tools.empty() && std::all_of(tools.begin(), tools.end(),
+        !is_v4() && !tools.empty() && std::all_of(tools.begin(), tools.end(),
                                       [](const text::ToolDefinition& tool) { return tool.defer_loading; });
     if (all_deferred) findings_.semantic("tools: at least one tool must have defer_loading=false.");
   }
@@ -385,7 +393,7 @@ class Reader {
       if (!ours()) return findings_.semantic(path + ": server tools are not supported");
       if (type != "custom") return;  // a server's tool: left out
     }
-    text::ToolDefinition tool = make_tool(source, "input_schema", false, path, findings_);
+    text::ToolDefinition tool = make_tool(source, "input_schema", false, path, findings_, schema_findings_);
     tool.defer_loading = bool_field(findings_, source, "defer_loading", path).value_or(false);
     request_.conversation.tools.push_back(std::move(tool));
   }
@@ -396,8 +404,8 @@ class Reader {
     const auto type = required_word(findings_, *choice, "type", "tool_choice", {"auto", "none", "any", "tool"});
     if (const auto single = bool_field(findings_, *choice, "disable_parallel_tool_use", "tool_choice"))
       request_.parallel_tool_calls = !*single;
-    if (type == 1U) apply_choice(text::ToolChoice::kNone, "", context_, findings_, request_);
-    if (type == 2U && ours()) apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+    if (type == 1U) apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
+    if (type == 2U && ours()) apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
     if (type == 3U)
       apply_choice(text::ToolChoice::kRequired, required_string(findings_, *choice, "name", "tool_choice"), context_,
                    findings_, request_);
@@ -424,6 +432,7 @@ class Reader {
 
   const RequestContext& context_;
   Findings findings_;
+  Findings schema_findings_;  // of tools
   Request request_;
   std::vector<Turn> turns_;
 };

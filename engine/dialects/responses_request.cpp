@@ -36,6 +36,7 @@ class Reader {
     read_max_tokens(body, "max_output_tokens", context_, findings_, request_);
     text_format(body);
     tool_choice(body);
+    if (request_.conversation.tool_choice != text::ToolChoice::kNone) findings_.merge(schema_findings_);
     if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
       if (*top > 20) findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
       request_.sampling.top_logprobs = static_cast<std::uint32_t>(*top);
@@ -74,7 +75,7 @@ class Reader {
       messages().push_back(Message::of_text(Role::kSystem, *instructions));
     const JsonValue* value = given(body, "input");
     if (value == nullptr) {
-      if (!instructions) findings_.semantic("Either input or instructions must be provided");
+      if (instructions.value_or("").empty()) findings_.semantic("Either input or instructions must be provided");
       return;
     }
     if (value->is_string()) {
@@ -84,7 +85,7 @@ class Reader {
     if (!value->is_array()) return findings_.shape("input should be a string or a list of input items");
     if (value->size() == 0) findings_.semantic("Input items array must not be empty");
     for (std::size_t i = 0; i < value->size(); ++i) item(value->items()[i], index_path("input", i));
-    drop_pending_reasoning();
+    close_reasoning();
   }
 
   void item(const JsonValue& source, const std::string& path) {
@@ -124,7 +125,7 @@ class Reader {
       unknown_word(findings_, join_path(path, "role"), role, {"user", "assistant", "system", "developer"});
       return;
     }
-    drop_pending_reasoning();
+    close_reasoning();
     messages().push_back(std::move(message));
   }
 
@@ -170,6 +171,10 @@ class Reader {
     const auto id = string_field(findings_, source, "file_id", path);
     const auto url = string_field(findings_, source, "image_url", path);
     const auto detail = read_detail(source, path, findings_);
+    if (request_.version == text::ModelVersion::kV4) {  // gets a remark in place of any image
+      parts.push_back(Part::of_text(text::shared_constants().unsupported_image));
+      return;
+    }
     if (!url) {
       findings_.semantic(path + (id ? ": file_id is not supported. Pass the image as a base64 data url instead."
                                     : ": input_image must have image_url or file_id"));
@@ -196,7 +201,10 @@ class Reader {
     }
   }
 
-  void drop_pending_reasoning() { pending_reasoning_.reset(); }
+  // Reasoning that nothing follows is a turn of its own.
+  void close_reasoning() {
+    if (pending_reasoning_) never_empty(assistant_turn().parts);
+  }
 
   bool in_assistant_turn() {
     return !messages().empty() && messages().back().role == Role::kAssistant && !pending_reasoning_;
@@ -244,13 +252,13 @@ class Reader {
   void call_output(const JsonValue& source, const std::string& path) {
     Message result;
     result.role = Role::kTool;
-    result.tool_call_id = required_string(findings_, source, "call_id", path);
+    result.tool_call_id = string_field(findings_, source, "call_id", path).value_or("");
     if (const JsonValue* output = required_any(findings_, source, "output", path)) {
       if (!text_or_parts(*output, join_path(path, "output"), result.parts))
         findings_.shape(join_path(path, "output") + ": output should be a string or a list of output content parts");
     }
     never_empty(result.parts);
-    drop_pending_reasoning();
+    close_reasoning();
     messages().push_back(std::move(result));
   }
 
@@ -288,14 +296,14 @@ class Reader {
       if (plain && name != nullptr && name->is_string()) names_.reserve(name->text());
     }
     for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
-    check_tools(request_.conversation.tools, findings_);
+    check_tools(request_.conversation.tools, schema_findings_);
   }
 
   void tool(const JsonValue& source, const std::string& path) {
     if (!expect_object(findings_, source, path)) return;
     const std::string type = required_string(findings_, source, "type", path);
     if (type == "function") {
-      request_.conversation.tools.push_back(make_tool(source, "parameters", true, path, findings_));
+      request_.conversation.tools.push_back(make_tool(source, "parameters", true, path, findings_, schema_findings_));
     } else if (type == "namespace") {
       name_space(source, path);
     } else if (type == "custom") {
@@ -310,16 +318,18 @@ class Reader {
     check_tool_name(space, join_path(path, "name"), findings_);
     const JsonValue* list = required_array(findings_, source, "tools", path);
     if (list == nullptr) return;
+    std::set<std::string> locals;
     for (std::size_t i = 0; i < list->size(); ++i) {
       const JsonValue& inner = list->items()[i];
       const std::string at = index_path(join_path(path, "tools"), i);
       if (!expect_object(findings_, inner, at)) continue;
-      const std::string type = required_string(findings_, inner, "type", at);
-      if (type != "function") {
+      const auto type = required_word(findings_, inner, "type", at, {"function", "custom"});
+      if (type != 0U) {
         findings_.semantic(fmt::format("{}: only function tools are allowed inside a namespace", at));
         continue;
       }
-      text::ToolDefinition tool = make_tool(inner, "parameters", true, at, findings_);
+      text::ToolDefinition tool = make_tool(inner, "parameters", true, at, findings_, schema_findings_);
+      if (!locals.insert(tool.name).second) schema_findings_.semantic("Tool names within a namespace must be unique.");
       tool.name = names_.give(space, tool.name);
       if (request_.version == text::ModelVersion::kV41 && description)
         tool.description = *description + "\n" + tool.description.value_or("");
@@ -352,9 +362,9 @@ class Reader {
     constexpr std::string_view kExpected = "tool_choice: expected one of none, auto, required or a tool choice object";
     if (choice->is_string()) {
       const std::string& word = choice->text();
-      if (word == "none") return apply_choice(text::ToolChoice::kNone, "", context_, findings_, request_);
+      if (word == "none") return apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
       if (word == "auto") return;
-      if (word == "required") return apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+      if (word == "required") return apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
       return findings_.shape(std::string(kExpected));
     }
     if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
@@ -364,7 +374,7 @@ class Reader {
       apply_choice(text::ToolChoice::kRequired, name, context_, findings_, request_);
     } else if (ours() && type == "allowed_tools") {
       const auto mode = word_field(findings_, *choice, "mode", "tool_choice", {"auto", "required"});
-      if (mode == 1U) apply_choice(text::ToolChoice::kRequired, "", context_, findings_, request_);
+      if (mode == 1U) apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
     } else if (type != "web_search" && type != "web_search_2025_08_26") {
       unknown_word(findings_, "tool_choice.type", type,
                    {"function", "web_search", "web_search_2025_08_26", "custom"});
@@ -437,6 +447,7 @@ class Reader {
 
   const RequestContext& context_;
   Findings findings_;
+  Findings schema_findings_;  // of tools
   Request request_;
   NamespaceNames names_{text::ModelVersion::kV41};
   std::optional<std::string> pending_reasoning_;

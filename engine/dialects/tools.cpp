@@ -61,14 +61,15 @@ void check_tool_name(const std::string& name, const std::string& path, Findings&
 }
 
 text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_key, bool may_lack_parameters,
-                               const std::string& path, Findings& findings) {
+                               const std::string& path, Findings& findings, Findings& schema_findings) {
   text::ToolDefinition tool;
   tool.name = required_string(findings, source, "name", path);
   tool.description = string_field(findings, source, "description", path);
   if (may_lack_parameters) tool.strict = bool_field(findings, source, "strict", path);
   check_tool_name(tool.name, join_path(path, "name"), findings);
   const JsonValue* schema = given(source, schema_key);
-  tool.parameters = function_schema(schema, tool.strict.value_or(false), may_lack_parameters, tool.name, findings);
+  tool.parameters = function_schema(schema, tool.strict.value_or(false), may_lack_parameters, tool.name,
+                                    schema_findings);
   return tool;
 }
 
@@ -82,8 +83,8 @@ void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findi
   if (strict && loose) findings.semantic("Cannot use strict tool with non-strict tool in the same request");
 }
 
-void apply_choice(text::ToolChoice choice, const std::string& named, const RequestContext& context, Findings& findings,
-                  Request& request) {
+void apply_choice(text::ToolChoice choice, const std::optional<std::string>& named, const RequestContext& context,
+                  Findings& findings, Request& request) {
   text::Conversation& conversation = request.conversation;
   conversation.tool_choice = choice;
   if (conversation.tools.empty()) {
@@ -93,14 +94,14 @@ void apply_choice(text::ToolChoice choice, const std::string& named, const Reque
   if (choice != text::ToolChoice::kRequired) return;
   if (conversation.thinking && follows_package(context))
     findings.semantic("Thinking mode does not support this tool_choice");
-  if (named.empty()) return;
+  if (!named) return;
   const bool known = std::any_of(conversation.tools.begin(), conversation.tools.end(),
-                                 [&](const text::ToolDefinition& tool) { return tool.name == named; });
+                                 [&](const text::ToolDefinition& tool) { return tool.name == *named; });
   if (!known)
     findings.semantic(fmt::format(
         "Invalid value for 'tool_choice': no function named '{}' was specified in the 'tools' parameter.",
-        named.substr(0, 100)));
-  conversation.named_tool = named;
+        named->substr(0, 100)));
+  conversation.named_tool = *named;
 }
 
 void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings, Request& request) {

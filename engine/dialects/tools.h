@@ -14,17 +14,18 @@ namespace deepinfer::dialects {
 void check_tool_name(const std::string& name, const std::string& path, Findings& findings);
 
 // A function from its parts. `parameters` null or absent: {} where `may_lack_parameters`, otherwise a fault. Checks name
-// and schema, brings a strict schema to its normal form. `shown_name`: the name in messages about the schema.
+// and schema, brings a strict schema to its normal form. Faults of the schema go to `schema_findings`: they don't count
+// when the request switches its tools off.
 text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_key, bool may_lack_parameters,
-                               const std::string& path, Findings& findings);
+                               const std::string& path, Findings& findings, Findings& schema_findings);
 
 // Unique names; strict and other tools don't mix.
 void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings);
 
-// Applies a choice: `named` empty for none of them. Refuses a named tool that is missing and, in the package profile, any
+// Applies a choice; `named` is the one tool to call, if any. Refuses a named tool that is missing and, in the package profile, any
 // forced choice in thinking mode. A request without tools ignores its choice.
-void apply_choice(text::ToolChoice choice, const std::string& named, const RequestContext& context, Findings& findings,
-                  Request& request);
+void apply_choice(text::ToolChoice choice, const std::optional<std::string>& named, const RequestContext& context,
+                  Findings& findings, Request& request);
 
 // `response_format` and `text.format` with a schema: checks it. The strict form goes to the constraint only.
 void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings, Request& request);
