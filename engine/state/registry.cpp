@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <utility>
 
 namespace deepinfer::state {
 namespace {
@@ -141,7 +140,7 @@ Result<ClassId> Registry::add(StateClass entry) {
   entry.tail_offset = take(entry.record.tail_bytes());
   entry.scale_offset = take(entry.record.scale_bytes());
   entry.id = static_cast<ClassId>(classes_.size());
-  classes_.push_back(std::move(entry));
+  classes_.push_back(entry);
   return classes_.back().id;
 }
 
