@@ -185,19 +185,19 @@ class Reader {
         unknown_word(findings_, at + ".media_type", media,
                      {"image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"});
       data = required_string(findings_, *from, "data", at);
-    }
-    if (is_v4()) return add_part(Part::of_text(text::shared_constants().unsupported_image), blocks);
-    if (type == 0U) {
-      if (!is_base64(data)) findings_.semantic(path + ": base64 decode error");
       image.location = fmt::format("data:{};base64,{}", media, data);
     } else if (type == 1U) {
       image.kind = text::ImageSource::Kind::kUrl;
       image.location = required_string(findings_, *from, "url", at);
-      if (image.location.find("://") == std::string::npos && !image.location.starts_with("data:"))
-        findings_.semantic(path + ": invalid url");
     } else if (type == 2U) {
-      findings_.semantic(path + ": file_id is not supported. Pass the image as a base64 data url instead.");
+      required_string(findings_, *from, "file_id", at);
     }
+    // V4 gets a remark in place of any image.
+    if (is_v4()) return add_part(Part::of_text(text::shared_constants().unsupported_image), blocks);
+    if (type == 0U && !is_base64(data)) findings_.semantic(path + ": base64 decode error");
+    if (type == 1U && image.location.find("://") == std::string::npos) findings_.semantic(path + ": invalid url");
+    if (type == 2U)
+      findings_.semantic(path + ": file_id is not supported. Pass the image as a base64 data url instead.");
     add_part(Part::of_image(std::move(image)), blocks);
   }
 
