@@ -294,7 +294,7 @@ Rule::Outputs Rule::sparse_attention() {
   require((node_.inputs.size() == 3) == (a.ratio > 0), "a selection goes with a compressed layer");
   if (node_.inputs.size() == 3) {
     require_type(2, ElementType::kI32);
-    require(row_axis(2) == row, "selection and queries have different rows");
+    require(input(2).shape.size() == 2 && row_axis(2) == row, "the selection must be [R, k]");
   }
   require_weight(0, 1, a.heads);
   return {{rounded(), input(0).shape}};
