@@ -126,7 +126,7 @@ TEST(Tokenizer, BrokenBytesAreReadAsReplacements) {
   EXPECT_EQ(v41().encode_with_specials("\xF0\x9F<think>"), v41().encode_with_specials("\uFFFD<think>"));
 }
 
-TEST(Tokenizer, MegabytePiecesStayFast) {
+TEST(Tokenizer, LongPiecesStayFast) {
   for (const char* unit : {"a", " ", "=-", "\n", "漢"}) {
     std::string text;
     while (text.size() < 1 << 20)
