@@ -1,0 +1,272 @@
+"""The program as a user meets it: exit codes, messages, and results against the golden files.
+
+usage: cli_test.py DEEPINFER GOLDEN_FOLDER
+"""
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import safetensors
+
+PROGRAM = Path(sys.argv[1])
+GOLDEN = Path(sys.argv[2])
+TINY = GOLDEN / "tiny41"
+
+
+def run(*arguments, stdin="", environment=None):
+    variables = {**os.environ, **(environment or {})}
+    return subprocess.run([PROGRAM, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300,
+                          env=variables)
+
+
+class Checked(unittest.TestCase):
+    def refused(self, code, *words, arguments, **more):
+        done = run(*arguments, **more)
+        self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}{done.stderr}")
+        for word in words:
+            self.assertIn(word, done.stderr, arguments)
+        self.assertEqual(done.stdout, "", "a refusal prints nothing on standard output")
+        return done
+
+
+class BrokenModels(Checked):
+    """A copy of tiny41 with one thing wrong is refused with exit 3 and a message that names it."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.model = self.folder / "model"
+        shutil.copytree(TINY / "checkpoint", self.model)
+        for path in [self.model, *self.model.iterdir()]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        self.shard = self.model / "model-00002-of-00004.safetensors"
+
+    def check(self, *words, code=3):
+        self.refused(code, *words, arguments=["score", "--model", self.model, "--ids", "3,4,5"])
+
+    def edit_header(self, change):
+        header, blob = safetensors.take_apart(self.shard)
+        blob = change(header, blob) or blob
+        safetensors.save(self.shard, header, blob)
+
+    def edit_config(self, change):
+        path = self.model / "config.json"
+        config = json.loads(path.read_text())
+        change(config)
+        path.write_text(json.dumps(config))
+
+    def test_intact_copy_is_accepted(self):
+        done = run("score", "--model", self.model, "--ids", "3,4,5")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_truncated_shard(self):
+        data = self.shard.read_bytes()
+        self.shard.write_bytes(data[: len(data) // 2])
+        self.check(self.shard.name)
+
+    def test_empty_shard(self):
+        self.shard.write_bytes(b"")
+        self.check(self.shard.name)
+
+    def test_header_longer_than_the_file(self):
+        data = self.shard.read_bytes()
+        self.shard.write_bytes(struct.pack("<Q", 1 << 62) + data[8:])
+        self.check(self.shard.name)
+
+    def test_header_is_not_json(self):
+        data = bytearray(self.shard.read_bytes())
+        data[8:12] = b"!!!!"
+        self.shard.write_bytes(bytes(data))
+        self.check(self.shard.name)
+
+    def test_overlapping_tensors(self):
+        def change(header, blob):
+            names = [name for name in header if name != "__metadata__"]
+            header[names[1]]["data_offsets"] = header[names[0]]["data_offsets"]
+        self.edit_header(change)
+        self.check(self.shard.name)
+
+    def test_offsets_that_lie_about_the_size(self):
+        def change(header, blob):
+            name = next(name for name in header if name != "__metadata__")
+            header[name]["shape"] = [1 << 40, 1 << 40]
+        self.edit_header(change)
+        self.check(self.shard.name)
+
+    def test_missing_tensor(self):
+        name = "layers.2.attn.wkv.weight"
+        def change(header, blob):
+            header["layers.2.attn.other.weight"] = header.pop(name)
+        self.edit_header(change)
+        index = self.model / "model.safetensors.index.json"
+        index.write_text(index.read_text().replace(f'"{name}"', '"layers.2.attn.other.weight"'))
+        self.check("layers.2.attn")
+
+    def test_wrong_shape(self):
+        def change(header, blob):
+            shape = header["layers.2.attn.wkv.weight"]["shape"]
+            header["layers.2.attn.wkv.weight"]["shape"] = [shape[1], shape[0]]
+        self.edit_header(change)
+        self.check("layers.2.attn.wkv.weight", "shape")
+
+    def test_nan_scale(self):
+        def change(header, blob):
+            begin, _ = header["layers.2.attn.wkv.scale"]["data_offsets"]
+            return blob[:begin] + b"\xff" + blob[begin + 1 :]
+        self.edit_header(change)
+        self.check("layers.2.attn.wkv")
+
+    def test_absent_shard(self):
+        self.shard.unlink()
+        self.check(self.shard.name)
+
+    def test_index_names_an_absent_shard(self):
+        index = self.model / "model.safetensors.index.json"
+        index.write_text(index.read_text().replace("model-00003-of", "model-00009-of"))
+        self.check("model-00009-of-00004.safetensors")
+
+    def test_index_points_out_of_the_folder(self):
+        index = self.model / "model.safetensors.index.json"
+        index.write_text(index.read_text().replace("model-00003-of", "../model-00003-of"))
+        self.check("index")
+
+    def test_unknown_model_type(self):
+        self.edit_config(lambda config: config.update(model_type="llama"))
+        self.check("model_type", "llama")
+
+    def test_missing_field(self):
+        self.edit_config(lambda config: config["text_config"].pop("hidden_size"))
+        self.check("hidden_size")
+
+    def test_absurd_field(self):
+        self.edit_config(lambda config: config["text_config"].update(num_attention_heads=-4))
+        self.check("num_attention_heads", "-4")
+
+    def test_size_that_overflows(self):
+        self.edit_config(lambda config: config["text_config"].update(hidden_size=1 << 62))
+        self.check("hidden_size")
+
+    def test_config_is_not_json(self):
+        (self.model / "config.json").write_text("{")
+        self.check("config.json")
+
+    def test_broken_tokenizer(self):
+        (self.model / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}')
+        self.refused(3, "tokenizer.json", arguments=["tokenize", "--model", self.model], stdin="a")
+
+
+class BadRequests(Checked):
+    def score(self, *arguments):
+        return ["score", "--model", TINY / "checkpoint", *arguments]
+
+    def test_usage(self):
+        self.assertEqual(run().returncode, 2)
+        self.assertEqual(run("unknown").returncode, 2)
+        self.assertEqual(run("score", "--unknown").returncode, 2)
+
+    def test_ids_out_of_range(self):
+        self.refused(2, "99999", "511", arguments=self.score("--ids", "3,99999"))
+        self.refused(2, "-1", arguments=self.score("--ids", "-1"))
+        self.refused(2, "not a list", arguments=self.score("--ids", "x"))
+
+    def test_empty_prompt(self):
+        self.refused(2, "no", arguments=self.score("--ids", ""))
+
+    def test_longer_than_the_limit(self):
+        self.refused(2, "3", "2", arguments=self.score("--ids", "3,4,5", "--max-model-len", "2"))
+
+    def test_unknown_values_list_the_known(self):
+        self.refused(2, "exact, replay", arguments=self.score("--ids", "3", "--mode", "sometimes"))
+        self.refused(2, "bf16, f32", arguments=self.score("--ids", "3", "--precision", "f64"))
+        self.refused(3, "avx2", arguments=self.score("--ids", "3", "--kernels", "mmx"))
+        self.refused(2, "compact", arguments=self.score("--ids", "3"),
+                     environment={"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE": "sometimes"})
+
+    def test_replay_is_refused_for_v4(self):
+        self.refused(3, "replay", arguments=["score", "--model", GOLDEN / "tiny4/checkpoint", "--ids", "3", "--mode", "replay"])
+
+    def test_no_model(self):
+        self.refused(3, "not a directory", arguments=["score", "--model", "/nonexistent", "--ids", "3"])
+        self.refused(3, "DEEPINFER_HF_MODEL_DIR", arguments=["score", "--ids", "3"],
+                     environment={"DEEPINFER_HF_MODEL_DIR": "/nonexistent"})
+
+    def test_does_not_fit(self):
+        done = run("plan", "--config", TINY / "checkpoint/config.json", "--memory", "100K")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("weights", done.stdout)
+
+
+class Results(unittest.TestCase):
+    """What `score` and `generate` write, against the values of an independent implementation."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.golden = safetensors.read(TINY / "golden/prompts.safetensors")
+
+    def score(self, ids, *more):
+        ids_file, out = self.folder / "ids.json", self.folder / "out.safetensors"
+        ids_file.write_text(json.dumps(list(ids)))
+        done = run("score", "--model", TINY / "checkpoint", "--ids", f"@{ids_file}", "--out", out, *more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return safetensors.read(out)["logits"]
+
+    def close(self, ours, name, limit):
+        shape, values = ours
+        golden_shape, golden = self.golden[f"{name}.logits"]
+        self.assertEqual(shape, golden_shape)
+        self.assertLessEqual(max(abs(a - b) for a, b in zip(values, golden)), limit)
+
+    def test_score_equals_golden(self):
+        for backend in ("reference", "cpu"):
+            for name, limit in (("p1", 1e-3), ("p17", 1e-3), ("p200", 1e-2)):
+                with self.subTest(backend=backend, name=name):
+                    self.close(self.score(self.golden[f"{name}.ids"][1], "--backend", backend), name, limit)
+
+    def test_chunks_do_not_show(self):
+        ids = self.golden["p33.ids"][1]
+        whole = self.score(ids, "--precision", "bf16")
+        self.assertEqual(whole, self.score(ids, "--precision", "bf16", "--chunk", 7))
+
+    def test_image_rows(self):
+        ids = self.golden["pimg.ids"][1]
+        mask = self.golden["pimg.image_mask"][1]
+        shape, rows = self.golden["pimg.span_rows"]
+        positions = [i for i, image in enumerate(mask) if image]
+        embeds = self.folder / "embeds.safetensors"
+        safetensors.write(embeds, {"positions": ("I32", [len(positions)], struct.pack(f"<{len(positions)}i", *positions)),
+                                   "rows": ("F32", shape, rows.tobytes())})
+        self.close(self.score(ids, "--embeds", embeds), "pimg", 1e-3)
+
+    def test_generate_continues_as_golden(self):
+        ids = list(self.golden["p17.ids"][1])
+        done = run("generate", "--model", TINY / "checkpoint", "--precision", "f32", "--mode", "exact", "--ids",
+                   ",".join(map(str, ids)), "--max-tokens", 48, "--ignore-eos", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answer = json.loads(done.stdout)
+        self.assertEqual(answer["ids"], list(self.golden["p17.greedy_ids"][1]))
+        self.assertEqual(answer["finish_reason"], "length")
+        self.assertEqual(answer["usage"], {"prompt_tokens": 17, "completion_tokens": 48, "cached_tokens": 0})
+
+    def test_batch_equals_alone(self):
+        requests = [{"ids": list(self.golden[f"{name}.ids"][1]), "max_tokens": 12, "ignore_eos": True, "seed": 7,
+                     "temperature": temperature} for name in ("p2", "p17", "p33") for temperature in (0, 0.8)]
+        batch = self.folder / "batch.jsonl"
+        batch.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        together = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
+        self.assertEqual(together.returncode, 0, together.stderr)
+        for request, line in zip(requests, together.stdout.splitlines(), strict=True):
+            batch.write_text(json.dumps(request) + "\n")
+            alone = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
+            self.assertEqual(json.loads(alone.stdout), json.loads(line))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
