@@ -73,8 +73,13 @@ std::int64_t machine_available() {
   return std::numeric_limits<std::int64_t>::max();
 }
 
-MemoryItem weights_item(const model::Model& model) {
-  return {"weights", model.checkpoint_bytes, "the tensors that the graph uses"};
+// Engram tables stay in the mapped files: their pages come and go.
+MemoryItem weights_item(const graph::Graph& graph) {
+  std::int64_t bytes = 0;
+  for (const graph::Weight& weight : graph.weights) {
+    if (weight.format != graph::WeightFormat::kFp8Rows) bytes += weight.bytes();
+  }
+  return {"weights", bytes, "the tensors that the graph uses, without Engram tables"};
 }
 
 Error does_not_fit(const MemoryPlan& plan, const std::string& what) {
@@ -145,7 +150,7 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   MemoryPlan& plan = loaded.plan;
   plan.budget =
       options.memory_budget != 0 ? options.memory_budget : available_memory() / 100 * kBudgetPercent;
-  plan.items = {weights_item(model)};
+  plan.items = {weights_item(*model.graph)};
   const auto add_pools = [&](std::int64_t blocks) {
     for (MemoryItem& item : pool_items(blocks))
       plan.items.push_back(std::move(item));
