@@ -1,0 +1,131 @@
+// What our own profile makes of requests beyond the conformance data.
+#include <gtest/gtest.h>
+
+#include "dialects/error_body.h"
+#include "dialects/internal_form.h"
+#include "dialects/limits.h"
+#include "dialects/request.h"
+
+namespace deepinfer::dialects {
+namespace {
+
+RequestContext context() {
+  RequestContext context;
+  context.models = {{"m", text::ModelVersion::kV41}};
+  return context;
+}
+
+Request accepted(Dialect dialect, std::string_view body) {
+  const auto request = parse_request(dialect, body, context());
+  EXPECT_TRUE(request.ok()) << request.error().message;
+  return request.ok() ? *request : Request{};
+}
+
+RequestError refused(Dialect dialect, std::string_view body, const RequestContext& with = context()) {
+  const auto request = parse_request(dialect, body, with);
+  EXPECT_FALSE(request.ok()) << body;
+  return request.ok() ? RequestError{} : request.error();
+}
+
+TEST(ChatRequest, ExtensionsAreRead) {
+  const Request request = accepted(Dialect::kChat, R"({"model":"m","messages":[{"role":"developer","content":"d"},
+      {"role":"user","content":"u"}],"n":3,"top_k":40,"min_p":0.1,"repetition_penalty":1.1,"min_tokens":2,
+      "ignore_eos":true,"stop_token_ids":[7,9],"logit_bias":{"5":-1.5},"max_completion_tokens":12,
+      "reasoning_effort":37,"parallel_tool_calls":false,"user":"me","seed":null,"unknown":{}})");
+  EXPECT_EQ(request.conversation.messages[0].role, text::Role::kSystem);
+  EXPECT_EQ(request.conversation.effort->value(), 37);
+  const SamplingOptions& sampling = request.sampling;
+  EXPECT_EQ(sampling.choices, 3U);
+  EXPECT_EQ(sampling.top_k, 40U);
+  EXPECT_EQ(sampling.min_p, 0.1);
+  EXPECT_EQ(sampling.repetition_penalty, 1.1);
+  EXPECT_EQ(sampling.min_tokens, 2U);
+  EXPECT_TRUE(sampling.ignore_eos);
+  EXPECT_EQ(sampling.stop_token_ids, (std::vector<std::int32_t>{7, 9}));
+  EXPECT_EQ(sampling.logit_bias, (std::vector<std::pair<std::int32_t, double>>{{5, -1.5}}));
+  EXPECT_EQ(sampling.max_tokens, 12U);
+  EXPECT_FALSE(request.parallel_tool_calls);
+  EXPECT_EQ(request.user, "me");
+}
+
+TEST(ChatRequest, BadValuesNameTheField) {
+  const auto message_of = [](std::string_view field) {
+    return refused(Dialect::kChat, R"({"model":"m","messages":[{"role":"user","content":"u"}],)" + std::string(field) + "}")
+        .message;
+  };
+  EXPECT_NE(message_of(R"("reasoning_effort":0)").find("reasoning_effort"), std::string::npos);
+  EXPECT_NE(message_of(R"("reasoning_effort":12.5)").find("reasoning_effort"), std::string::npos);
+  EXPECT_NE(message_of(R"("n":129)").find(" n "), std::string::npos);
+  EXPECT_NE(message_of(R"("logit_bias":{"x":1})").find("logit_bias"), std::string::npos);
+  EXPECT_NE(message_of(R"("stop_token_ids":[-1])").find("stop_token_ids"), std::string::npos);
+  EXPECT_NE(message_of(R"("min_p":2)").find("min_p"), std::string::npos);
+}
+
+TEST(Requests, UnknownModelIsNotFound) {
+  const RequestError error = refused(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})");
+  EXPECT_EQ(error.status, 404);
+  EXPECT_EQ(error.code, "model_not_found");
+  RequestContext any = context();
+  any.any_model = true;
+  EXPECT_TRUE(parse_request(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})", any).ok());
+}
+
+TEST(Requests, SpelledImagePlaceholderIsRefusedOnlyOnDemand) {
+  const std::string_view body = R"({"model":"m","messages":[{"role":"user","content":"<｜deepseek_image｜>"}]})";
+  accepted(Dialect::kChat, body);
+  RequestContext strict = context();
+  strict.reject_image_spelling = true;
+  EXPECT_EQ(refused(Dialect::kChat, body, strict).status, 400);
+}
+
+TEST(MessagesRequest, BillingHeaderIsDropped) {
+  const Request request = accepted(Dialect::kMessages, R"({"model":"m","system":[
+      {"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"rules"}],
+      "messages":[{"role":"user","content":"u"}]})");
+  EXPECT_EQ(request.conversation.messages[0].text(), "rules");
+}
+
+TEST(MessagesRequest, AnyIsRequiredAndServerToolsAreLeftOut) {
+  const Request request = accepted(Dialect::kMessages, R"({"model":"m","messages":[{"role":"user","content":"u"}],
+      "tools":[{"type":"web_search_20250305","name":"web_search"},{"type":"custom","name":"f","input_schema":{"type":"object"}}],
+      "tool_choice":{"type":"any","disable_parallel_tool_use":true},"thinking":{"type":"enabled","budget_tokens":99}})");
+  ASSERT_EQ(request.conversation.tools.size(), 1U);
+  EXPECT_EQ(request.conversation.tool_choice, text::ToolChoice::kRequired);
+  EXPECT_FALSE(request.parallel_tool_calls);
+  EXPECT_EQ(request.sampling.thinking_budget, 99U);
+  EXPECT_EQ(request.constraint->kind, OutputConstraint::Kind::kToolCallRequired);
+}
+
+TEST(ResponsesRequest, CustomToolsBecomeFunctionsWithOneText) {
+  const Request request = accepted(Dialect::kResponses, R"({"model":"m","input":"x","tools":[
+      {"type":"custom","name":"lark","description":"d"},{"type":"custom","name":"apply_patch"}]})");
+  EXPECT_EQ(request.custom_tools, (std::vector<std::string>{"lark", "apply_patch"}));
+  EXPECT_EQ(write_json(request.conversation.tools[0].parameters),
+            R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"]})");
+}
+
+TEST(Limits, OursLowersAndRefusesFullContexts) {
+  TokenLimits limits{.thinking = false, .effort = {}, .max_tokens = 100, .prompt_tokens = 60, .context_limit = 100};
+  EXPECT_EQ(*resolve_max_tokens(limits, text::Profile::kOurs), 40U);
+  limits.prompt_tokens = 100;
+  const auto full = resolve_max_tokens(limits, text::Profile::kOurs);
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().code, "context_length_exceeded");
+}
+
+TEST(ErrorBody, EachDialectHasItsShape) {
+  const RequestError error = server_error(429, "busy");
+  EXPECT_EQ(error_body(error, Dialect::kChat, text::Profile::kOurs, "r1"),
+            R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}})");
+  EXPECT_EQ(error_body(error, Dialect::kMessages, text::Profile::kOurs, "r1"),
+            R"({"type":"error","error":{"type":"rate_limit_error","message":"busy"},"request_id":"r1"})");
+}
+
+TEST(InternalForm, FaultsNameTheField) {
+  EXPECT_NE(read_conversation(std::string_view(R"({"messages":[{"role":"x"}]})")).error().message.find("messages[0].role"), std::string::npos);
+  EXPECT_FALSE(read_conversation(std::string_view("[")).ok());
+  EXPECT_TRUE(read_conversation(std::string_view(R"({"messages":[{"role":"user","content":"a"}],"effort":10})")).ok());
+}
+
+}  // namespace
+}  // namespace deepinfer::dialects
