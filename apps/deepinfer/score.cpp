@@ -5,6 +5,7 @@
 
 #include "command.h"
 #include "engine_options.h"
+#include "runtime/golden_form.h"
 #include "runtime/score.h"
 #include "tensor/safetensors.h"
 #include "tensor/tensor_table.h"
@@ -52,8 +53,16 @@ Result<void> write_scores(const std::string& path, const runtime::Scores& scores
   };
   tensors.push_back({"logits", view(tensor::Element::kF32, {rows, scores.vocab}, scores.logits.data(),
                                     scores.logits.size() * sizeof(float))});
+  std::vector<std::vector<std::uint8_t>> flags;  // seams of one byte a value
+  flags.reserve(scores.seams.size());
   for (const auto& seam : scores.seams) {
     const auto& values = seam.tensor;
+    if (values.type == graph::ElementType::kU8) {
+      flags.emplace_back(values.i32.begin(), values.i32.end());
+      tensors.push_back(
+          {values.name, view(tensor::Element::kU8, values.shape, flags.back().data(), flags.back().size())});
+      continue;
+    }
     const bool integers = values.type == graph::ElementType::kI32;
     tensors.push_back({values.name, integers ? view(tensor::Element::kI32, values.shape, values.i32.data(),
                                                     values.i32.size() * sizeof(std::int32_t))
@@ -117,7 +126,8 @@ Result<void> score(const Options& options) {
     request.seams.push_back(seam.name);
   DI_ASSIGN(auto loaded, runtime::load(std::move(model), load_options));
   runtime::Scorer scorer(std::move(loaded.core));
-  DI_ASSIGN(const auto scores, scorer.score(request));
+  DI_ASSIGN(auto scores, scorer.score(request));
+  scores.seams = runtime::golden_form(std::move(scores.seams), loaded.config);
   const std::int64_t rows = length - scores.first_position;
   if (!options.out.empty()) return write_scores(options.out, scores, rows);
   return write_output(summary(scores, rows, options.json));
