@@ -214,9 +214,10 @@ Result<void> prefill_rows(Family family, const std::string& label, Machine& mach
               return session->step(kPromptTokens);
             }));
   const double seconds = median(samples.quiet);
-  const double work = static_cast<double>(session->synthetic().token_multiplies) * kPromptTokens;
-  const std::string text =
-      "median, " + conditions(*session, machine, samples) + fmt::format(", {} tokens", kPromptTokens);
+  const double work = static_cast<double>(session->synthetic().token_multiplies * kPromptTokens +
+                                          session->synthetic().attention_multiplies(kPromptTokens));
+  const std::string text = "median, " + conditions(*session, machine, samples) +
+                           fmt::format(", {} tokens, matrices and attention counted", kPromptTokens);
   rows.push_back({"cpu-prefill " + label, 2 * work / seconds / 1e9, "GFLOP/s",
                   2 * machine.best_multiply_add / 1e9, text});
   rows.push_back({"cpu-prefill " + label + " tokens", kPromptTokens / seconds, "tokens/s",

@@ -160,6 +160,26 @@ void count_work(Synthetic& synthetic, const graph::Graph& graph) {
 
 }  // namespace
 
+std::int64_t Synthetic::attention_multiplies(std::int64_t tokens) const {
+  // Rows that a query selects at most: the columns of its selection, or every visible one where it has none.
+  const auto most_selected = [&](const graph::Node& node) -> std::int64_t {
+    if (node.inputs.size() < 3) return 0;
+    const graph::Shape& shape = graph->values[static_cast<std::size_t>(node.inputs[2])].shape;
+    return shape[1].value == 0 ? tokens : shape[1].value;
+  };
+  std::int64_t total = 0;
+  for (const graph::Node& node : graph->nodes) {
+    if (node.op != graph::Op::kSparseAttention) continue;
+    const auto& attributes = std::get<graph::AttentionAttributes>(node.attributes);
+    for (std::int64_t position = 0; position < tokens; ++position) {
+      std::int64_t keys = std::min<std::int64_t>(position + 1, attributes.window);
+      if (attributes.ratio > 0) keys += std::min(most_selected(node), (position + 1) / attributes.ratio);
+      total += 2 * keys * attributes.heads * attributes.head_dim;
+    }
+  }
+  return total;
+}
+
 Result<std::unique_ptr<Synthetic>> make_synthetic(Family family) {
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() /

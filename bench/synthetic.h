@@ -25,6 +25,9 @@ struct Synthetic {
   int vocab = 0;
   std::int64_t token_bytes = 0;       // bytes of weights that one decoded token reads, scales included
   std::int64_t token_multiplies = 0;  // multiply-adds of matrices for one token, the head apart
+
+  // Multiply-adds of attention (q.k and the weighted sum) for a prompt of `tokens` tokens.
+  std::int64_t attention_multiplies(std::int64_t tokens) const;
 };
 
 // Widths of V4-Flash or V4.1-Flash (backbone.md 1), 8 layers, 16 experts of which 6 are used, vocabulary 16384, without

@@ -44,12 +44,16 @@ struct PreparedLayout {
   }
 };
 
-// Bytes of one row in every layout that one input may need at once.
-std::int64_t prepared_bytes(std::int64_t k) {
-  const std::int64_t blocks = (k + kBlock - 1) / kBlock;
-  return aligned(operand_row_bytes(Operand::kF32, blocks)) +
-         aligned(operand_row_bytes(Operand::kF32Raised, blocks)) +
-         aligned(operand_row_bytes(Operand::kFixed, blocks));
+// Bytes of one row in every layout that these matrices want.
+std::int64_t prepared_bytes(std::span<const PackedMatrix> matrices) {
+  std::array<std::int64_t, kOperands> bytes{};
+  for (const PackedMatrix& matrix : matrices)
+    bytes[static_cast<std::size_t>(matrix.operand)] =
+        aligned(operand_row_bytes(matrix.operand, matrix.blocks));
+  std::int64_t total = 0;
+  for (const std::int64_t each : bytes)
+    total += each;
+  return total;
 }
 
 }  // namespace
@@ -84,8 +88,9 @@ std::span<std::int64_t> Workspace::job_ends(std::size_t jobs) {
   return std::span(job_ends_).first(jobs);
 }
 
-Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::int64_t k, std::int64_t jobs) {
-  const std::int64_t row = prepared_bytes(k);
+Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::span<const PackedMatrix> matrices,
+                             std::int64_t jobs) {
+  const std::int64_t row = prepared_bytes(matrices);
   workspace.reserve_jobs(static_cast<std::size_t>(jobs));
   return workspace.reserve(rows * row, kLinearScratchBytes + kRowsPreparedByEach * row);
 }
@@ -97,12 +102,12 @@ struct Cut {
   std::int64_t groups = kTileGroups;
   std::int64_t rows = 0;
 
-  Cut(std::span<const LinearJob> jobs, std::int64_t x_rows, int workers) {
+  Cut(std::span<const LinearJob> jobs, std::int64_t most_rows, int workers) {
     std::int64_t total = 0;
     for (const LinearJob& job : jobs)
       total += job.matrix->groups;
     if (total < kTileGroups * kItemsAWorker * workers) groups = 1;
-    rows = x_rows;
+    rows = most_rows;
     if (total / groups < kItemsAWorker * workers) rows = std::min(rows, kFewTilesRows);
   }
   std::int64_t tiles(const LinearJob& job) const { return (job.matrix->groups + groups - 1) / groups; }
@@ -126,7 +131,10 @@ void run_linears(const KernelSet& set, Parallel& parallel, Workspace& workspace,
       for (std::int64_t row = begin; row < end; ++row)
         layout.prepare(set, shape, x + row * x_stride, row, workspace.shared());
     });
-  const Cut cut(jobs, rows, parallel.workers());
+  std::int64_t most_rows = 0;
+  for (const LinearJob& job : jobs)
+    most_rows = std::max(most_rows, job.rows < 0 ? rows : job.rows);
+  const Cut cut(jobs, most_rows, parallel.workers());
   const auto rows_of = [&](const LinearJob& job) { return job.rows < 0 ? rows : job.rows; };
   const std::span<std::int64_t> ends = workspace.job_ends(jobs.size());
   std::int64_t items = 0;

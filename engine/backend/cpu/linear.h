@@ -46,8 +46,9 @@ struct LinearJob {
   std::int64_t rows = -1;
 };
 
-// What run_linears needs for up to `rows` rows against up to `jobs` matrices of k columns.
-Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::int64_t k, std::int64_t jobs = 1);
+// What run_linears needs for up to `rows` rows against up to `jobs` of these matrices, which share their columns.
+Result<void> reserve_linears(Workspace& workspace, std::int64_t rows, std::span<const PackedMatrix> matrices,
+                             std::int64_t jobs = 1);
 
 // All jobs share x [rows, k], row r at x + r * x_stride floats. Results are those of KernelSet::linear.
 void run_linears(const KernelSet& set, Parallel& parallel, Workspace& workspace, const float* x,

@@ -69,7 +69,7 @@ Result<std::shared_ptr<Stack>> stack(PrepareContext& context, const Node& node, 
   }
   const std::int64_t jobs = static_cast<std::int64_t>(experts * node.weights.size());
   result->jobs.reserve(static_cast<std::size_t>(jobs));
-  DI_TRY(reserve_linears(shared->workspace, pairs, result->weights[0]->parts[0].k, jobs));
+  DI_TRY(reserve_linears(shared->workspace, pairs, result->weights[0]->parts, jobs));
   return result;
 }
 

@@ -53,7 +53,7 @@ namespace {
 
 Result<Kernel> linear(PrepareContext& context, const Node& node, const SharedPtr& shared) {
   DI_ASSIGN(const PackedWeightPtr weight, pack_weight(context, *shared, node.weights[0], node.inputs[0]));
-  DI_TRY(reserve_linears(shared->workspace, most_rows(context, node.inputs[0]), weight->parts[0].k));
+  DI_TRY(reserve_linears(shared->workspace, most_rows(context, node.inputs[0]), weight->parts));
   return Kernel([weight, shared](const NodeRun& run) {
     const FloatRows x = run.input(0);
     const FloatRows y = run.output(0);
@@ -81,19 +81,30 @@ Result<Kernel> grouped_linear(PrepareContext& context, const Node& node, const S
                     weight.name, weight.n, weight.k, inputs, kGroupRows));
   DI_ASSIGN(const PackedWeightPtr packed,
             pack_weight(context, *shared, node.weights[0], node.inputs[0], groups));
-  DI_TRY(reserve_linears(shared->workspace, most_rows(context, node.inputs[0]), weight.k));
-  return Kernel([packed, shared](const NodeRun& run) {
+  // The input seen as rows of K columns, `groups` a token: slice g reads rows g, g + groups, g + 2 groups, ...
+  const std::int64_t rows = most_rows(context, node.inputs[0]);
+  auto index = std::make_shared<std::vector<std::int32_t>>(static_cast<std::size_t>(rows * groups));
+  for (std::int64_t g = 0; g < groups; ++g)
+    for (std::int64_t row = 0; row < rows; ++row)
+      (*index)[static_cast<std::size_t>(g * rows + row)] = static_cast<std::int32_t>(row * groups + g);
+  const auto jobs = std::make_shared<std::vector<LinearJob>>(static_cast<std::size_t>(groups));
+  DI_TRY(reserve_linears(shared->workspace, rows * groups, packed->parts, groups));
+  return Kernel([packed, index, jobs, rows, shared](const NodeRun& run) {
     const FloatRows x = run.input(0);
     const FloatRows y = run.output(0);
-    for (std::size_t g = 0; g < packed->parts.size(); ++g) {
-      LinearJob job;
-      job.matrix = &packed->parts[g];
-      job.y = y.data + static_cast<std::int64_t>(g) * job.matrix->n;
+    const auto slices = static_cast<std::int64_t>(jobs->size());
+    const std::int64_t outputs = packed->parts[0].n;
+    for (std::int64_t g = 0; g < slices; ++g) {
+      LinearJob& job = (*jobs)[static_cast<std::size_t>(g)];
+      job.matrix = &packed->parts[static_cast<std::size_t>(g)];
+      job.y = y.data + g * outputs;
       job.y_stride = y.columns;
       job.round_bf16 = run.rounds(0);
-      run_linears(*shared->set, *run.parallel, shared->workspace,
-                  x.data + static_cast<std::int64_t>(g) * job.matrix->k, x.columns, x.rows, {&job, 1});
+      job.x_rows = index->data() + g * rows;
+      job.rows = x.rows;
     }
+    run_linears(*shared->set, *run.parallel, shared->workspace, x.data, packed->parts[0].k, x.rows * slices,
+                *jobs);
   });
 }
 

@@ -73,7 +73,7 @@ Result<Projection> projection(PrepareContext& context, const Node& node, const S
   DI_ASSIGN(result.scale, context.weights.values(node.weights[2]));
   const std::int64_t rows = most_rows(context, node.inputs[0]);
   const PackedMatrix& fn = result.fn->parts[0];
-  DI_TRY(reserve_linears(shared->workspace, rows, fn.k));
+  DI_TRY(reserve_linears(shared->workspace, rows, result.fn->parts));
   result.mixes = std::make_shared<std::vector<float>>(static_cast<std::size_t>(rows * fn.n));
   context.kernel_bytes += rows * fn.n * 4;
   return result;

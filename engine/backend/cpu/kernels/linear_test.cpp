@@ -46,7 +46,7 @@ std::vector<float> product(const KernelSet& set, const PackedMatrix& matrix, con
   Parallel parallel({.threads = workers});
   auto workspace = Workspace::create(workers);
   EXPECT_TRUE(workspace.ok());
-  EXPECT_TRUE(reserve_linears(*workspace, rows, matrix.k).ok());
+  EXPECT_TRUE(reserve_linears(*workspace, rows, {&matrix, 1}).ok());
   std::vector<float> y(static_cast<std::size_t>(rows * matrix.n), 1e30f);
   const LinearJob job{&matrix, y.data(), matrix.n, false};
   run_linears(set, parallel, *workspace, x.data() + first * matrix.k, matrix.k, rows, {&job, 1});
@@ -129,7 +129,7 @@ TEST(CpuLinear, RoundsToBf16AtTheEnd) {
     const std::vector<float> exact = product(*set, *matrix, x, 0, 9, 1);
     Parallel parallel({.threads = 2});
     auto workspace = Workspace::create(2);
-    ASSERT_TRUE(reserve_linears(*workspace, 9, 64).ok());
+    ASSERT_TRUE(reserve_linears(*workspace, 9, {&*matrix, 1}).ok());
     std::vector<float> y(9 * 40);
     const LinearJob job{&*matrix, y.data(), 40, true};
     run_linears(*set, parallel, *workspace, x.data(), 64, 9, {&job, 1});
