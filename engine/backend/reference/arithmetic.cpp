@@ -1,23 +1,20 @@
 #include "backend/reference/arithmetic.h"
 
+#include <algorithm>
+
 namespace deepinfer::backend::reference {
 
 void multiply_panel(const float* panel, int64_t k, const float* x, float* sums) {
   constexpr int kLanes = Panels::kPanel;
-  float total[kLanes] = {};
-  for (int64_t first = 0; first < k; first += kSumBlock) {
-    const int64_t end = std::min(k, first + kSumBlock);
-    float partial[kLanes] = {};
-    for (int64_t c = first; c < end; ++c) {
-      const float factor = x[c];
-      const float* column = panel + c * kLanes;
-      for (int lane = 0; lane < kLanes; ++lane)
-        partial[lane] += factor * column[lane];
-    }
+  double total[kLanes] = {};
+  for (int64_t c = 0; c < k; ++c) {
+    const double factor = x[c];
+    const float* column = panel + c * kLanes;
     for (int lane = 0; lane < kLanes; ++lane)
-      total[lane] += partial[lane];
+      total[lane] += factor * static_cast<double>(column[lane]);
   }
-  std::copy(total, total + kLanes, sums);
+  for (int lane = 0; lane < kLanes; ++lane)
+    sums[lane] = static_cast<float>(total[lane]);
 }
 
 void multiply_row(const Panels& weight, const float* x, float* y, bool round) {

@@ -22,10 +22,10 @@ void add_tile(const AttentionShape& shape, const float* q, int count, int head, 
       logits[first + lane] *= shape.scale;
   }
   float& largest = scratch.largest[static_cast<size_t>(head)];
-  float& denominator = scratch.denominator[static_cast<size_t>(head)];
-  float* sums = scratch.sums.data() + head * d;
+  double& denominator = scratch.denominator[static_cast<size_t>(head)];
+  double* sums = scratch.sums.data() + head * d;
   const float raised = std::max(largest, *std::max_element(logits, logits + count));
-  const float shrink = exp_f32(largest - raised);
+  const double shrink = exp_f32(largest - raised);
   largest = raised;
   denominator *= shrink;
   for (int64_t c = 0; c < d; ++c)
@@ -33,7 +33,7 @@ void add_tile(const AttentionShape& shape, const float* q, int count, int head, 
   for (int i = 0; i < count; ++i) {
     const float weight = exp_f32(logits[i] - raised);
     denominator += weight;
-    const float numerator = rounded(shape.round_numerators, weight);
+    const double numerator = rounded(shape.round_numerators, weight);
     const float* key = scratch.keys.data() + i * d;
     for (int64_t c = 0; c < d; ++c)
       sums[c] += numerator * key[c];
@@ -65,8 +65,8 @@ void attend(const AttentionShape& shape, const float* q, int64_t count,
             const std::function<void(int64_t index, float* key)>& load_key, const float* sinks,
             AttentionScratch& scratch, float* o) {
   std::fill(scratch.largest.begin(), scratch.largest.end(), kLowest);
-  std::fill(scratch.denominator.begin(), scratch.denominator.end(), 0.0f);
-  std::fill(scratch.sums.begin(), scratch.sums.end(), 0.0f);
+  std::fill(scratch.denominator.begin(), scratch.denominator.end(), 0.0);
+  std::fill(scratch.sums.begin(), scratch.sums.end(), 0.0);
   for (int64_t first = 0; first < count; first += kKeyTile) {
     const int tile = static_cast<int>(std::min<int64_t>(kKeyTile, count - first));
     load_tile(shape, first, tile, load_key, scratch);
@@ -75,9 +75,9 @@ void attend(const AttentionShape& shape, const float* q, int64_t count,
   }
   for (int head = 0; head < shape.heads; ++head) {
     const auto h = static_cast<size_t>(head);
-    const float total = scratch.denominator[h] + exp_f32(sinks[head] - scratch.largest[h]);
+    const double total = scratch.denominator[h] + exp_f32(sinks[head] - scratch.largest[h]);
     for (int64_t c = head * shape.head_dim; c < (head + 1) * shape.head_dim; ++c)
-      o[c] = count == 0 ? 0.0f : rounded(shape.round_output, scratch.sums[static_cast<size_t>(c)] / total);
+      o[c] = rounded(shape.round_output, static_cast<float>(scratch.sums[static_cast<size_t>(c)] / total));
   }
 }
 

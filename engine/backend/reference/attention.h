@@ -19,17 +19,17 @@ struct AttentionShape {
 
 struct AttentionScratch {
   explicit AttentionScratch(const AttentionShape& shape);
-  std::vector<float> keys;         // [kKeyTile, head_dim]
-  std::vector<float> key_panels;   // [kKeyTile / 16][head_dim][16]
-  std::vector<float> sums;         // [heads, head_dim]
-  std::vector<float> largest;      // [heads]
-  std::vector<float> denominator;  // [heads]
+  std::vector<float> keys;          // [kKeyTile, head_dim]
+  std::vector<float> key_panels;    // [kKeyTile / 16][head_dim][16]
+  std::vector<double> sums;         // [heads, head_dim]
+  std::vector<float> largest;       // [heads]
+  std::vector<double> denominator;  // [heads]
 };
 
 // q [heads, head_dim] -> o [heads, head_dim].
 //   count  length of the key list; load_key(i, key) writes key i, head_dim values, each key is its own value
 //   sinks  [heads], scaled logits that join the denominator only
-// Keys in tiles of kKeyTile in list order, lowest maximum -1e30; logits, exponentials and sums in f32. No keys: o = 0.
+// Keys in tiles of kKeyTile in list order, lowest maximum -1e30; logits and exponentials in f32. No keys: o = 0.
 void attend(const AttentionShape& shape, const float* q, int64_t count,
             const std::function<void(int64_t index, float* key)>& load_key, const float* sinks,
             AttentionScratch& scratch, float* o);

@@ -17,13 +17,14 @@ void pool_group(std::span<const PooledToken> tokens, bool round, std::span<float
     float largest = logit(tokens[0]);
     for (const PooledToken& token : tokens)
       largest = std::max(largest, logit(token));
-    float sum = 0.0f;
-    for (const PooledToken& token : tokens)
-      sum += exp_f32(logit(token) - largest);
-    float value = 0.0f;
-    for (const PooledToken& token : tokens)
-      value += exp_f32(logit(token) - largest) / sum * token.u[c];
-    pooled[c] = rounded(round, value);
+    double sum = 0.0;
+    double weighted = 0.0;
+    for (const PooledToken& token : tokens) {
+      const double weight = exp_f32(logit(token) - largest);
+      sum += weight;
+      weighted += weight * token.u[c];
+    }
+    pooled[c] = rounded(round, static_cast<float>(weighted / sum));
   }
 }
 

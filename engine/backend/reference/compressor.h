@@ -15,7 +15,7 @@ struct PooledToken {
 };
 
 // pooled[c] = R(sum_i w_i[c] u_i[c]), w = softmax over the tokens of g_i[c] + bias_i[c], each channel by itself:
-// f32 with the largest logit subtracted, sums in the order of `tokens`.
+// the largest logit subtracted, sums in f64 in the order of `tokens`.
 void pool_group(std::span<const PooledToken> tokens, bool round, std::span<float> pooled);
 
 }  // namespace deepinfer::backend::reference

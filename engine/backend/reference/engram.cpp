@@ -37,8 +37,9 @@ void engram_mix(const EngramMix& mix, const float* h, const float* kv, bool dead
     const float* key = kv + i * width;
     const float* q_weight = mix.q_weight.data() + i * width;
     const float* k_weight = mix.k_weight.data() + i * width;
-    const float dot =
-        block_sum(width, [&](int64_t d) { return stream[d] * q_weight[d] * k_weight[d] * key[d]; });
+    const float dot = sum_of(width, [&](int64_t d) {
+      return static_cast<double>(stream[d]) * q_weight[d] * k_weight[d] * key[d];
+    });
     const float stream_factor = rsqrt_f32(mean_of_squares({stream, size}) + mix.eps);
     const float key_factor = rsqrt_f32(mean_of_squares({key, size}) + mix.eps);
     const float score = dot * stream_factor * key_factor * rsqrt_f32(static_cast<float>(width));

@@ -39,15 +39,16 @@ void put_ascending(std::vector<int32_t>& order, int64_t count, std::span<int32_t
 
 void score_keys(const IndexQuery& query, const float* key_panel, float* scores) {
   constexpr int kLanes = Panels::kPanel;
-  float sums[kLanes] = {};
+  double sums[kLanes] = {};
   for (int head = 0; head < query.heads; ++head) {
     float dots[kLanes];
     multiply_panel(key_panel, query.head_dim, query.vectors + head * query.head_dim, dots);
-    const float weight = query.weights[head] * query.scale;
+    const double weight = query.weights[head] * query.scale;
     for (int lane = 0; lane < kLanes; ++lane)
       sums[lane] += (dots[lane] > 0.0f ? dots[lane] : 0.0f) * weight;
   }
-  std::copy(sums, sums + kLanes, scores);
+  for (int lane = 0; lane < kLanes; ++lane)
+    scores[lane] = static_cast<float>(sums[lane]);
 }
 
 void candidate_blocks(std::span<const float> scores, int block_size, std::span<int32_t> blocks,

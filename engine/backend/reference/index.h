@@ -15,7 +15,7 @@ struct IndexQuery {
   float scale = 1;                 // multiplies each weight
 };
 
-// Scores of 16 keys, given as a panel [head_dim][16]: sum over heads, ascending, of relu(q . k) * (w * scale), f32.
+// Scores of 16 keys, given as a panel [head_dim][16]: sum over heads, ascending, of relu(q . k) * (w * scale).
 void score_keys(const IndexQuery& query, const float* key_panel, float* scores);
 
 // Candidate blocks of `block_size` rows (5.5): blocks by their best score, the block of the newest row always first;

@@ -1,0 +1,156 @@
+// The other golden regimes: V4 with simulated KV quantisation, V4 in bf16, prefill in chunks.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <string>
+
+#include "golden/compare.h"
+#include "support/device.h"
+#include "support/golden_file.h"
+
+namespace deepinfer::test {
+
+namespace {
+
+struct Variant {
+  std::string backend;
+  std::string set;
+  std::string prompt;
+  int64_t chunk = 0;
+};
+
+void PrintTo(const Variant& entry, std::ostream* out) {
+  *out << entry.backend << " " << entry.set << " " << entry.prompt << " " << entry.chunk;
+}
+
+std::string variant_name(const testing::TestParamInfo<Variant>& info) {
+  const Variant& entry = info.param;
+  return entry.backend + "_" + entry.set + "_" + entry.prompt +
+         (entry.chunk > 0 ? "_chunk" + std::to_string(entry.chunk) : "");
+}
+
+void print(const Variant& entry, const Distance& d) {
+  std::cout << "[ values   ] ";
+  PrintTo(entry, &std::cout);
+  std::cout << ": max " << d.max << " mean " << d.mean << " KL " << d.kl_mean << " top-1 " << 100 * d.top1
+            << " %\n";
+}
+
+std::vector<Variant> with_backends(const std::vector<Variant>& entries) {
+  std::vector<Variant> all;
+  for (const std::string backend : {"reference", "cpu"}) {
+    for (Variant entry : entries) {
+      entry.backend = backend;
+      all.push_back(entry);
+    }
+  }
+  return all;
+}
+
+Distance run_prompt(const Variant& entry, DeviceOptions options, const GoldenFile& ids,
+                    const GoldenFile& golden) {
+  options.set = entry.set;
+  options.backend = entry.backend;
+  const std::vector<int32_t> prompt = ids.ints(entry.prompt + ".ids");
+  options.context = static_cast<int64_t>(prompt.size());
+  options.tokens = static_cast<int>(prompt.size());
+  Device device(options);
+  Sequence sequence(device, prompt);
+  const std::vector<float> logits = run_all(device, sequence, entry.chunk);
+  const auto vocab = static_cast<size_t>(device.model().config.vocab);
+  const bool last_only = entry.chunk > 0;
+  const std::string name = !last_only ? entry.prompt + ".logits"
+                           : golden.has("chunk1.last_logits")
+                               ? "chunk" + std::to_string(entry.chunk) + ".last_logits"
+                               : entry.prompt + ".chunk" + std::to_string(entry.chunk) + ".last_logits";
+  const std::span<const float> rows =
+      last_only ? std::span(logits).last(vocab) : std::span<const float>(logits);
+  const Distance d = distance(golden.floats(name), rows, vocab);
+  print(entry, d);
+  return d;
+}
+
+GoldenFile open(const Variant& entry, const std::string& file) {
+  return GoldenFile(golden_folder(entry.set) / "golden" / file);
+}
+
+class GoldenQuantised : public testing::TestWithParam<Variant> {};
+
+TEST_P(GoldenQuantised, V4) {
+  const Variant& entry = GetParam();
+  const Distance d =
+      run_prompt(entry, {}, open(entry, "logits.safetensors"), open(entry, "logits_kvq.safetensors"));
+  // A value near a bin edge flips with float noise, and where depends on the order of every sum (README4.md section 3).
+  // The short prompts have no such value for the reference; elsewhere rows before the flip are held to the gate, which
+  // must be half of them at least.
+  const bool strict = entry.backend == "reference" && entry.prompt == "p5";
+  EXPECT_LE(d.max, strict ? 5e-5 : 0.5);
+  EXPECT_LE(d.mean, 1e-2);
+  if (entry.set == "tiny4") EXPECT_LE(d.median_max, 5e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenQuantised,
+                         testing::ValuesIn(with_backends({{"", "tiny4", "p5"},
+                                                          {"", "tiny4", "p129"},
+                                                          {"", "tiny4", "p300"},
+                                                          {"", "mini4", "p5"},
+                                                          {"", "mini4", "p129"}})),
+                         variant_name);
+
+class GoldenBf16 : public testing::TestWithParam<Variant> {};
+
+// Against the float32 logits (README4.md section 5). Transformers' own bf16 run agrees in 93.3 to 95.3 % of the
+// choices; which borderline experts and rows flip is chance, so one prompt may do a little worse.
+TEST_P(GoldenBf16, V4) {
+  const Variant& entry = GetParam();
+  DeviceOptions options;
+  options.precision = graph::Precision::kBf16;
+  options.kv_quant = false;
+  const GoldenFile logits = open(entry, "logits.safetensors");
+  const Distance d = run_prompt(entry, options, logits, logits);
+  EXPECT_LE(d.kl_mean, 0.02);
+  EXPECT_GE(d.top1, 0.90);
+  EXPECT_GT(d.max, 1e-3) << "nothing was rounded";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenBf16,
+                         testing::ValuesIn(with_backends({{"", "tiny4", "p127"},
+                                                          {"", "tiny4", "p128"},
+                                                          {"", "tiny4", "p129"},
+                                                          {"", "tiny4", "p300"},
+                                                          {"", "tiny4", "p517"},
+                                                          {"", "mini4", "p129"},
+                                                          {"", "mini4", "p400"}})),
+                         variant_name);
+
+class GoldenChunks : public testing::TestWithParam<Variant> {};
+
+TEST_P(GoldenChunks, LastLogits) {
+  const Variant& entry = GetParam();
+  DeviceOptions options;
+  const bool v4 = entry.set.ends_with("4");
+  options.kv_quant = !v4;
+  const Distance d =
+      run_prompt(entry, options, open(entry, v4 ? "logits.safetensors" : "prompts.safetensors"),
+                 open(entry, v4 ? "chunked.safetensors" : "variants.safetensors"));
+  EXPECT_LE(d.max, v4 ? 5e-5 : entry.set == "tiny41" ? 1e-2 : 0.1);
+}
+
+std::vector<Variant> chunk_cases() {
+  std::vector<Variant> all;
+  for (const int64_t chunk : {1, 3, 7, 64}) {
+    for (const std::string backend : {"reference", "cpu"}) {
+      all.push_back({backend, "tiny41", "p200", chunk});
+      all.push_back({backend, "tiny4", "p300", chunk});
+    }
+    all.push_back({"cpu", "mini41", "p129", chunk});
+    all.push_back({"cpu", "mini4", "p129", chunk});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenChunks, testing::ValuesIn(chunk_cases()), variant_name);
+
+}  // namespace
+
+}  // namespace deepinfer::test
