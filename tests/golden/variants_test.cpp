@@ -81,12 +81,12 @@ TEST_P(GoldenQuantised, V4) {
   const Distance d =
       run_prompt(entry, {}, open(entry, "logits.safetensors"), open(entry, "logits_kvq.safetensors"));
   // A value near a bin edge flips with float noise, and where depends on the order of every sum (README4.md section 3).
-  // The short prompts have no such value for the reference; elsewhere rows before the flip are held to the gate, which
-  // must be half of them at least.
+  // The short prompts have no such value for the reference; tiny4's p129 keeps the gate on the rows before the flip,
+  // half of them at least. For p300 and mini4's p129 the page itself asks for no more than the mean.
   const bool strict = entry.backend == "reference" && entry.prompt == "p5";
   EXPECT_LE(d.max, strict ? 5e-5 : 0.5);
   EXPECT_LE(d.mean, 1e-2);
-  if (entry.set == "tiny4") EXPECT_LE(d.median_max, 5e-5);
+  if (entry.set == "tiny4" && entry.prompt != "p300") EXPECT_LE(d.median_max, 5e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenQuantised,
