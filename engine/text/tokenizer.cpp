@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include <simdjson.h>
-
 #include "base/digest.h"
 #include "base/mapped_file.h"
 #include "text/added_tokens.h"
@@ -12,6 +10,7 @@
 #include "text/detokenizer.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_file.h"
+#include "text/utf8.h"
 #include "text/vocabulary.h"
 
 namespace deepinfer::text {
@@ -180,7 +179,7 @@ struct Tokenizer::Data {
   }
 
   void encode_plain(std::string_view bytes, std::vector<TokenId>& ids) const {
-    if (simdjson::validate_utf8(bytes.data(), bytes.size())) {
+    if (valid_utf8_prefix(bytes) == bytes.size()) {
       encode_valid(bytes, ids);
     } else {
       encode_valid(to_valid_utf8(bytes), ids);

@@ -3,17 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <unordered_set>
+#include <utility>
 
-#include <simdjson.h>
+#include <nlohmann/json.hpp>
 
 #include "text/bpe.h"
+#include "text/detokenizer.h"
 #include "text/utf8.h"
 
 namespace deepinfer::text {
 namespace {
 
-namespace dom = simdjson::dom;
+using Json = nlohmann::json;
 
 constexpr std::string_view kRemedy = "take tokenizer.json from the same release as the weights";
 
@@ -25,29 +29,48 @@ Error unsupported(std::string what) {
                     "this build reads the byte-level BPE tokenizers of the DeepSeek-V4 family");
 }
 
-template <class T>
-Result<T> get(dom::element element, const std::string& path, std::string_view expected) {
-  T value;
-  if (element.get(value) != simdjson::SUCCESS) return bad_format(path + " is not " + std::string(expected));
-  return value;
+// A value of the file and where it stands, for messages.
+struct Field {
+  const Json* value;
+  std::string path;
+};
+
+Result<Field> member(const Field& parent, const char* key) {
+  const std::string path = parent.path.empty() ? key : parent.path + "." + key;
+  const auto at = parent.value->find(key);
+  if (at == parent.value->end()) return bad_format(path + " is missing");
+  return Field{&*at, path};
 }
 
-// A member that must be there.
-template <class T>
-Result<T> member(dom::object object, const char* key, const std::string& parent, std::string_view expected) {
-  const std::string path = parent.empty() ? key : parent + "." + key;
-  dom::element element;
-  if (object[key].get(element) != simdjson::SUCCESS) return bad_format(path + " is missing");
-  return get<T>(element, path, expected);
+Result<Field> object_member(const Field& parent, const char* key) {
+  DI_ASSIGN(Field field, member(parent, key));
+  if (!field.value->is_object()) return bad_format(field.path + " is not an object");
+  return field;
+}
+
+Result<Field> list_member(const Field& parent, const char* key) {
+  DI_ASSIGN(Field field, member(parent, key));
+  if (!field.value->is_array()) return bad_format(field.path + " is not a list");
+  return field;
+}
+
+Result<std::string> text_member(const Field& parent, const char* key) {
+  DI_ASSIGN(const Field field, member(parent, key));
+  if (!field.value->is_string()) return bad_format(field.path + " is not a string");
+  return field.value->get<std::string>();
+}
+
+bool is_absent(const Field& parent, const char* key) {
+  const auto at = parent.value->find(key);
+  return at == parent.value->end() || at->is_null();
 }
 
 // A member that may be missing or null.
-template <class T>
-Result<T> member_or(dom::object object, const char* key, const std::string& parent, std::string_view expected,
-                    T otherwise) {
-  dom::element element;
-  if (object[key].get(element) != simdjson::SUCCESS || element.is_null()) return otherwise;
-  return get<T>(element, parent + "." + key, expected);
+Result<bool> flag_member(const Field& parent, const char* key, bool otherwise) {
+  if (is_absent(parent, key)) return otherwise;
+  DI_ASSIGN(const Field field, member(parent, key));
+  if (!field.value->is_boolean()) return bad_format(field.path + " is not a boolean");
+  return field.value->get<bool>();
 }
 
 // Code points of the byte alphabet (GPT-2): printable Latin-1 stands for itself, the other 68 bytes for U+0100 on.
@@ -83,25 +106,26 @@ Result<TokenId> checked_id(std::int64_t id, const std::string& path) {
   return static_cast<TokenId>(id);
 }
 
-Result<void> read_added_tokens(dom::object root, TokenizerFile& file) {
-  DI_ASSIGN(const dom::array list, member<dom::array>(root, "added_tokens", "", "a list"));
+Result<void> read_added_tokens(const Field& root, TokenizerFile& file) {
+  DI_ASSIGN(const Field list, list_member(root, "added_tokens"));
   std::unordered_set<std::string> spellings;
-  std::size_t index = 0;
-  for (const dom::element element : list) {
-    const std::string path = "added_tokens[" + std::to_string(index++) + "]";
-    DI_ASSIGN(const auto object, get<dom::object>(element, path, "an object"));
-    DI_ASSIGN(const auto content, member<std::string_view>(object, "content", path, "a string"));
-    DI_ASSIGN(const auto number, member<std::int64_t>(object, "id", path, "an integer"));
-    DI_ASSIGN(const TokenId id, checked_id(number, path + ".id"));
+  for (std::size_t index = 0; index < list.value->size(); ++index) {
+    const Field token{&(*list.value)[index], "added_tokens[" + std::to_string(index) + "]"};
+    if (!token.value->is_object()) return bad_format(token.path + " is not an object");
+    DI_ASSIGN(const std::string content, text_member(token, "content"));
+    DI_ASSIGN(const Field number, member(token, "id"));
+    if (!number.value->is_number_integer()) return bad_format(number.path + " is not an integer");
+    DI_ASSIGN(const TokenId id, checked_id(number.value->get<std::int64_t>(), number.path));
     for (const char* flag : {"lstrip", "rstrip", "single_word"}) {
-      DI_ASSIGN(const bool value, member_or<bool>(object, flag, path, "a boolean", false));
-      if (value) return unsupported(path + " " + in_quotes(content) + " has " + flag + " = true");
+      DI_ASSIGN(const bool value, flag_member(token, flag, false));
+      if (value) return unsupported(token.path + " " + in_quotes(content) + " has " + flag + " = true");
     }
-    DI_ASSIGN(const bool normalized, member_or<bool>(object, "normalized", path, "a boolean", false));
-    if (content.empty()) return bad_format(path + ".content is empty");
-    if (!spellings.emplace(content).second)
-      return bad_format(path + " repeats the spelling " + in_quotes(content));
-    file.added.push_back({id, std::string(content), normalized});
+    DI_ASSIGN(const bool normalized, flag_member(token, "normalized", false));
+    if (content.empty()) return bad_format(token.path + ".content is empty");
+    if (!spellings.insert(content).second) {
+      return bad_format(token.path + " repeats the spelling " + in_quotes(content));
+    }
+    file.added.push_back({id, content, normalized});
   }
   std::sort(file.added.begin(), file.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   for (std::size_t i = 1; i < file.added.size(); ++i) {
@@ -113,140 +137,232 @@ Result<void> read_added_tokens(dom::object root, TokenizerFile& file) {
   return {};
 }
 
+// Reads the file's events. The two big parts, model.vocab and model.merges, go straight into the TokenizerFile; the rest
+// becomes a small document.
+class FileReader : public nlohmann::json_sax<Json> {
+ public:
+  explicit FileReader(TokenizerFile& file) : file_(file) {}
+
+  Json document;
+  std::optional<Error> error;
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override {
+    return part() == Part::kVocabulary ? entry(value) : add(value);
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    const bool fits = value <= static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max());
+    return part() == Part::kVocabulary && fits ? entry(static_cast<std::int64_t>(value)) : add(value);
+  }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override {
+    if (part() == Part::kMerges) return merge(value);
+    if (part() == Part::kMergePair) return pair_.push_back(std::move(value)), true;
+    return add(std::move(value));
+  }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool key(string_t& value) override {
+    key_ = std::move(value);
+    if (stack_.size() == 1) top_ = key_;
+    if (stack_.size() == 2) second_ = key_;
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override {
+    pair_.clear();
+    return open(Json::array());
+  }
+  bool end_array() override {
+    const bool is_pair = part() == Part::kMergePair;
+    return close() && (!is_pair || (pair_.size() == 2 ? merge(pair_[0], pair_[1]) : bad_merge("a list")));
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& failure) override {
+    error = bad_format(std::string("not a JSON document: ") + failure.what());
+    return false;
+  }
+
+ private:
+  enum class Part { kOther, kVocabulary, kMerges, kMergePair };
+
+  Part part() const {
+    if (stack_.size() < 3 || top_ != "model") return Part::kOther;
+    if (second_ == "vocab") return stack_.size() == 3 ? Part::kVocabulary : Part::kOther;
+    if (second_ != "merges") return Part::kOther;
+    return stack_.size() == 3 ? Part::kMerges : stack_.size() == 4 ? Part::kMergePair : Part::kOther;
+  }
+
+  Json* place(Json value) {
+    if (stack_.empty()) return &(document = std::move(value));
+    Json& parent = *stack_.back();
+    if (!parent.is_array()) return &(parent[key_] = std::move(value));
+    parent.push_back(std::move(value));
+    return &parent.back();
+  }
+  bool add(Json value) {
+    if (part() == Part::kVocabulary) {
+      error = bad_format("model.vocab " + in_quotes(key_) + " is not an integer");
+      return false;
+    }
+    if (part() == Part::kMerges || part() == Part::kMergePair) return bad_merge(value.dump());
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    if (part() == Part::kVocabulary || part() == Part::kMergePair) return add(std::move(value));
+    if (part() == Part::kMerges && value.is_object()) return bad_merge("an object");
+    // An element of merges is on the stack, but not in the document.
+    Json* at = part() == Part::kMerges ? &scratch_ : place(std::move(value));
+    stack_.push_back(at);
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  bool entry(std::int64_t number) {
+    TokenizerFile::Entry entry;
+    auto id = checked_id(number, "model.vocab " + in_quotes(key_));
+    if (!id) return error = std::move(id).error(), false;
+    entry.id = *id;
+    entry.in_alphabet = alphabet_to_bytes(key_, entry.bytes);
+    if (!entry.in_alphabet) entry.bytes = std::move(key_);
+    file_.entries.push_back(std::move(entry));
+    return true;
+  }
+  // "left right", as the shipped files write it.
+  bool merge(std::string_view both) {
+    const std::size_t blank = both.find(' ');
+    if (blank == std::string_view::npos) return bad_merge(in_quotes(both));
+    return merge(both.substr(0, blank), both.substr(blank + 1));
+  }
+  bool merge(std::string_view left, std::string_view right) {
+    std::string left_bytes, right_bytes;
+    const bool known = alphabet_to_bytes(left, left_bytes) && alphabet_to_bytes(right, right_bytes);
+    if (!known || left_bytes.empty() || right_bytes.empty())
+      return bad_merge(in_quotes(left) + " and " + in_quotes(right));
+    file_.merges.emplace_back(std::move(left_bytes), std::move(right_bytes));
+    return true;
+  }
+  bool bad_merge(const std::string& found) {
+    error = bad_format("model.merges[" + std::to_string(file_.merges.size()) +
+                       "] is not a pair of entries: " + found);
+    return false;
+  }
+
+  TokenizerFile& file_;
+  std::vector<Json*>
+      stack_;  // open objects and lists; nodes of a std::map or a list's last element stay in place
+  std::string key_, top_, second_;
+  std::vector<std::string> pair_;
+  Json scratch_;
+};
+
 const AddedToken* find_added(const TokenizerFile& file, TokenId id) {
   const auto at = std::lower_bound(file.added.begin(), file.added.end(), id,
                                    [](const AddedToken& token, TokenId wanted) { return token.id < wanted; });
   return at != file.added.end() && at->id == id ? &*at : nullptr;
 }
 
-Result<void> read_vocabulary(dom::object model, TokenizerFile& file) {
-  DI_ASSIGN(const auto vocabulary, member<dom::object>(model, "vocab", "model", "an object"));
-  file.entries.reserve(vocabulary.size());
-  for (const dom::key_value_pair pair : vocabulary) {
-    std::int64_t number = 0;
-    if (pair.value.get(number) != simdjson::SUCCESS)
-      return bad_format("model.vocab " + in_quotes(pair.key) + " is not an integer");
-    TokenizerFile::Entry entry;
-    DI_ASSIGN(entry.id, checked_id(number, "model.vocab " + in_quotes(pair.key)));
-    const AddedToken* added = find_added(file, entry.id);
-    if (added != nullptr && added->spelling != pair.key) {
-      return bad_format("id " + std::to_string(entry.id) + " is " + in_quotes(pair.key) +
-                        " in model.vocab and " + in_quotes(added->spelling) + " in added_tokens");
-    }
-    entry.in_alphabet = added == nullptr && alphabet_to_bytes(pair.key, entry.bytes);
-    if (!entry.in_alphabet && added == nullptr) {
-      return bad_format("model.vocab " + in_quotes(pair.key) + " (id " + std::to_string(entry.id) +
-                        ") has a character outside the byte alphabet and is not an added token");
-    }
-    if (entry.in_alphabet && entry.bytes.empty()) return bad_format("model.vocab has an empty entry");
-    if (!entry.in_alphabet) entry.bytes = pair.key;
-    file.entries.push_back(std::move(entry));
-  }
+// The entries that are added tokens as well must have their spelling; the others must be in the byte alphabet.
+Result<void> check_vocabulary(TokenizerFile& file) {
   std::sort(file.entries.begin(), file.entries.end(),
             [](const auto& a, const auto& b) { return a.id < b.id; });
-  for (std::size_t i = 1; i < file.entries.size(); ++i) {
-    if (file.entries[i].id == file.entries[i - 1].id) {
-      return bad_format("model.vocab gives id " + std::to_string(file.entries[i].id) + " twice");
+  const TokenizerFile::Entry* previous = nullptr;
+  for (TokenizerFile::Entry& entry : file.entries) {
+    if (previous != nullptr && entry.id == previous->id) {
+      return bad_format("model.vocab gives id " + std::to_string(entry.id) + " twice");
     }
+    previous = &entry;
+    if (entry.bytes.empty()) return bad_format("model.vocab has an empty entry");
+    const AddedToken* added = find_added(file, entry.id);
+    const std::string shown = in_quotes(to_valid_utf8(entry.bytes));
+    if (added == nullptr && !entry.in_alphabet) {
+      return bad_format("model.vocab " + shown + " (id " + std::to_string(entry.id) +
+                        ") has a character outside the byte alphabet and is not an added token");
+    }
+    if (added == nullptr) continue;
+    std::string spelling;
+    if (!entry.in_alphabet || !alphabet_to_bytes(added->spelling, spelling)) spelling = added->spelling;
+    if (spelling != entry.bytes) {
+      return bad_format("id " + std::to_string(entry.id) + " is " + shown + " in model.vocab and " +
+                        in_quotes(added->spelling) + " in added_tokens");
+    }
+    entry.in_alphabet = false;
+    entry.bytes = added->spelling;
   }
   return {};
 }
 
-Result<void> read_merges(dom::object model, TokenizerFile& file) {
-  DI_ASSIGN(const auto merges, member<dom::array>(model, "merges", "model", "a list"));
-  const std::size_t count = merges.size();
-  file.merges.reserve(count);
-  std::size_t index = 0;
-  for (const dom::element element : merges) {
-    std::string_view left, right, both;
-    if (element.get(both) == simdjson::SUCCESS) {
-      const std::size_t blank = both.find(' ');
-      left = both.substr(0, blank);
-      right = blank == std::string_view::npos ? std::string_view() : both.substr(blank + 1);
-    } else {
-      dom::array pair;
-      if (element.get(pair) == simdjson::SUCCESS && pair.size() == 2 &&
-          (pair.at(0).get(left) != simdjson::SUCCESS || pair.at(1).get(right) != simdjson::SUCCESS)) {
-        left = right = {};
-      }
-    }
-    auto& [left_bytes, right_bytes] = file.merges.emplace_back();
-    const bool known = alphabet_to_bytes(left, left_bytes) && alphabet_to_bytes(right, right_bytes);
-    if (!known || left_bytes.empty() || right_bytes.empty()) {
-      return bad_format("model.merges[" + std::to_string(index) +
-                        "] is not a pair of entries: " + in_quotes(simdjson::minify(element)));
-    }
-    ++index;
-  }
-  return {};
-}
-
-Result<void> read_model(dom::object root, TokenizerFile& file) {
-  DI_ASSIGN(const auto model, member<dom::object>(root, "model", "", "an object"));
-  DI_ASSIGN(const auto type, member<std::string_view>(model, "type", "model", "a string"));
+Result<void> read_model(const Field& root, TokenizerFile& file) {
+  DI_ASSIGN(const Field model, object_member(root, "model"));
+  DI_ASSIGN(const std::string type, text_member(model, "type"));
   if (type != "BPE") return unsupported("model.type is " + in_quotes(type) + ", expected \"BPE\"");
   for (const char* key : {"dropout", "unk_token"}) {
-    dom::element element;
-    if (model[key].get(element) == simdjson::SUCCESS && !element.is_null()) {
-      return unsupported(std::string("model.") + key + " is " + simdjson::minify(element) +
+    if (!is_absent(model, key)) {
+      return unsupported(std::string("model.") + key + " is " + model.value->at(key).dump() +
                          ", expected null");
     }
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    DI_ASSIGN(const auto text, member_or<std::string_view>(model, key, "model", "a string", ""));
+    if (is_absent(model, key)) continue;
+    DI_ASSIGN(const std::string text, text_member(model, key));
     if (!text.empty())
       return unsupported(std::string("model.") + key + " is " + in_quotes(text) + ", expected none");
   }
-  DI_ASSIGN(const bool fallback, member_or<bool>(model, "byte_fallback", "model", "a boolean", false));
+  DI_ASSIGN(const bool fallback, flag_member(model, "byte_fallback", false));
   if (fallback) return unsupported("model.byte_fallback is true");
-  DI_ASSIGN(file.ignore_merges, member_or<bool>(model, "ignore_merges", "model", "a boolean", false));
-  DI_TRY(read_vocabulary(model, file));
-  return read_merges(model, file);
+  DI_ASSIGN(file.ignore_merges, flag_member(model, "ignore_merges", false));
+  DI_TRY(object_member(model, "vocab"));
+  DI_TRY(list_member(model, "merges"));
+  return check_vocabulary(file);
 }
 
-Result<void> read_split(dom::object step, const std::string& path, TokenizerFile& file) {
-  DI_ASSIGN(const auto pattern, member<dom::object>(step, "pattern", path, "an object"));
-  DI_ASSIGN(const auto regex, member<std::string_view>(pattern, "Regex", path + ".pattern", "a string"));
-  DI_ASSIGN(const auto behavior, member<std::string_view>(step, "behavior", path, "a string"));
-  DI_ASSIGN(const bool invert, member_or<bool>(step, "invert", path, "a boolean", false));
+Result<void> read_split(const Field& step, TokenizerFile& file) {
+  DI_ASSIGN(const Field pattern, object_member(step, "pattern"));
+  DI_ASSIGN(std::string regex, text_member(pattern, "Regex"));
+  DI_ASSIGN(const std::string behavior, text_member(step, "behavior"));
+  DI_ASSIGN(const bool invert, flag_member(step, "invert", false));
   if (behavior != "Isolated" || invert) {
-    return unsupported(path + " has behavior " + in_quotes(behavior) + (invert ? ", inverted" : "") +
+    return unsupported(step.path + " has behavior " + in_quotes(behavior) + (invert ? ", inverted" : "") +
                        ", expected \"Isolated\"");
   }
-  file.split_regexes.emplace_back(regex);
+  file.split_regexes.push_back(std::move(regex));
   return {};
 }
 
-Result<void> read_byte_level(dom::object step, const std::string& path) {
-  DI_ASSIGN(const bool prefix, member_or<bool>(step, "add_prefix_space", path, "a boolean", true));
-  DI_ASSIGN(const bool regex, member_or<bool>(step, "use_regex", path, "a boolean", true));
+Result<void> read_byte_level(const Field& step) {
+  DI_ASSIGN(const bool prefix, flag_member(step, "add_prefix_space", true));
+  DI_ASSIGN(const bool regex, flag_member(step, "use_regex", true));
   if (prefix || regex) {
-    return unsupported(path + " (ByteLevel) has add_prefix_space = " + (prefix ? "true" : "false") +
+    return unsupported(step.path + " (ByteLevel) has add_prefix_space = " + (prefix ? "true" : "false") +
                        " and use_regex = " + (regex ? "true" : "false") + ", expected both false");
   }
   return {};
 }
 
-Result<void> read_pre_tokenizer(dom::object root, TokenizerFile& file) {
-  DI_ASSIGN(const auto sequence, member<dom::object>(root, "pre_tokenizer", "", "an object"));
-  DI_ASSIGN(const auto type, member<std::string_view>(sequence, "type", "pre_tokenizer", "a string"));
-  if (type != "Sequence")
+Result<void> read_pre_tokenizer(const Field& root, TokenizerFile& file) {
+  DI_ASSIGN(const Field sequence, object_member(root, "pre_tokenizer"));
+  DI_ASSIGN(const std::string type, text_member(sequence, "type"));
+  if (type != "Sequence") {
     return unsupported("pre_tokenizer.type is " + in_quotes(type) + ", expected \"Sequence\"");
-  DI_ASSIGN(const auto steps, member<dom::array>(sequence, "pretokenizers", "pre_tokenizer", "a list"));
-  const std::size_t count = steps.size();
-  std::size_t index = 0;
+  }
+  DI_ASSIGN(const Field steps, list_member(sequence, "pretokenizers"));
+  const std::size_t count = steps.value->size();
   bool byte_level = false;
-  for (const dom::element element : steps) {
-    const std::string path = "pre_tokenizer.pretokenizers[" + std::to_string(index++) + "]";
-    DI_ASSIGN(const auto step, get<dom::object>(element, path, "an object"));
-    DI_ASSIGN(const auto kind, member<std::string_view>(step, "type", path, "a string"));
+  for (std::size_t index = 0; index < count; ++index) {
+    const Field step{&(*steps.value)[index], steps.path + "[" + std::to_string(index) + "]"};
+    if (!step.value->is_object()) return bad_format(step.path + " is not an object");
+    DI_ASSIGN(const std::string kind, text_member(step, "type"));
     if (kind == "Split") {
-      DI_TRY(read_split(step, path, file));
-    } else if (kind == "ByteLevel" && index == count) {
-      DI_TRY(read_byte_level(step, path));
+      DI_TRY(read_split(step, file));
+    } else if (kind == "ByteLevel" && index + 1 == count) {
+      DI_TRY(read_byte_level(step));
       byte_level = true;
     } else {
-      return unsupported(path + ".type is " + in_quotes(kind) +
+      return unsupported(step.path + ".type is " + in_quotes(kind) +
                          ", expected Split steps and ByteLevel as the last one");
     }
   }
@@ -255,17 +371,16 @@ Result<void> read_pre_tokenizer(dom::object root, TokenizerFile& file) {
 }
 
 // The post-processor is not read: the prompt encodings own BOS (recipe.md 1.1).
-Result<void> check_surroundings(dom::object root) {
-  dom::element element;
-  if (root["normalizer"].get(element) == simdjson::SUCCESS && !element.is_null()) {
-    DI_ASSIGN(const auto normalizer, get<dom::object>(element, "normalizer", "an object"));
-    dom::array list;
-    if (normalizer["normalizers"].get(list) != simdjson::SUCCESS || list.size() != 0) {
-      return unsupported("normalizer is " + in_quotes(simdjson::minify(element)) + ", expected none");
+Result<void> check_surroundings(const Field& root) {
+  if (!is_absent(root, "normalizer")) {
+    DI_ASSIGN(const Field normalizer, object_member(root, "normalizer"));
+    const auto list = normalizer.value->find("normalizers");
+    if (list == normalizer.value->end() || !list->is_array() || !list->empty()) {
+      return unsupported("normalizer is " + in_quotes(normalizer.value->dump()) + ", expected none");
     }
   }
-  DI_ASSIGN(const auto decoder, member<dom::object>(root, "decoder", "", "an object"));
-  DI_ASSIGN(const auto type, member<std::string_view>(decoder, "type", "decoder", "a string"));
+  DI_ASSIGN(const Field decoder, object_member(root, "decoder"));
+  DI_ASSIGN(const std::string type, text_member(decoder, "type"));
   if (type != "ByteLevel")
     return unsupported("decoder.type is " + in_quotes(type) + ", expected \"ByteLevel\"");
   return {};
@@ -282,15 +397,13 @@ std::string in_quotes(std::string_view text) {
 }
 
 Result<TokenizerFile> read_tokenizer_file(std::string_view json) {
-  dom::parser parser;
-  dom::element document;
-  const simdjson::padded_string padded(json);
-  if (const auto error = parser.parse(padded).get(document); error != simdjson::SUCCESS) {
-    return bad_format("not a JSON document (" + std::to_string(json.size()) +
-                      " bytes): " + simdjson::error_message(error));
-  }
   TokenizerFile file;
-  DI_ASSIGN(const auto root, get<dom::object>(document, "the top level", "an object"));
+  FileReader reader(file);
+  if (!Json::sax_parse(json, &reader)) {
+    return reader.error ? *std::move(reader.error) : bad_format("not a JSON document");
+  }
+  if (!reader.document.is_object()) return bad_format("the top level is not an object");
+  const Field root{&reader.document, ""};
   DI_TRY(check_surroundings(root));
   DI_TRY(read_added_tokens(root, file));
   DI_TRY(read_pre_tokenizer(root, file));

@@ -1,5 +1,7 @@
 #include "text/utf8.h"
 
+#include <cstring>
+
 #include "base/check.h"
 
 namespace deepinfer::text {
@@ -47,8 +49,15 @@ Utf8Step read_utf8(std::string_view bytes) {
 }
 
 std::size_t valid_utf8_prefix(std::string_view bytes) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080;
   std::size_t position = 0;
   while (position < bytes.size()) {
+    std::uint64_t word = kHighBits;
+    if (bytes.size() - position >= sizeof word) std::memcpy(&word, bytes.data() + position, sizeof word);
+    if ((word & kHighBits) == 0) {
+      position += sizeof word;
+      continue;
+    }
     const Utf8Step step = read_utf8(bytes.substr(position));
     if (step.kind != Utf8Kind::kValid) break;
     position += step.size;
