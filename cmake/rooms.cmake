@@ -32,7 +32,8 @@ if(DEEPINFER_FUZZ)
 endif()
 if(DEEPINFER_SANITIZE)
   target_compile_options(deepinfer_flags INTERFACE
-    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # false alarms in <regex> once the code is instrumented
   target_link_options(deepinfer_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
