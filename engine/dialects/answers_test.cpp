@@ -27,7 +27,8 @@ std::vector<SseFrame> answer(Request& request, Dialect dialect) {
   std::vector<SseFrame> frames;
   writer->begin({.prompt = 9, .cached = 4, .completion = 0, .reasoning = 0}, frames);
   writer->push(std::vector<ParserEvent>{{Kind::kReasoning, -1, "hm"}, {Kind::kContent, -1, "ok"}}, frames);
-  writer->push(std::vector<ParserEvent>{{Kind::kCallStart, 0, "f"}, {Kind::kArguments, 0, "{\"a\": 1}"}}, frames);
+  writer->push(std::vector<ParserEvent>{{Kind::kCallStart, 0, "f"}, {Kind::kArguments, 0, "{\"a\": 1}"}},
+               frames);
   text::ParserOutcome outcome;
   outcome.finish = text::FinishReason::kToolCalls;
   writer->finish(outcome, {.prompt = 9, .cached = 4, .completion = 5, .reasoning = 2}, 7, frames);
@@ -36,7 +37,8 @@ std::vector<SseFrame> answer(Request& request, Dialect dialect) {
 
 std::string names(const std::vector<SseFrame>& frames) {
   std::string all;
-  for (const SseFrame& frame : frames) all += frame.name + " ";
+  for (const SseFrame& frame : frames)
+    all += frame.name + " ";
   return all;
 }
 
@@ -56,10 +58,11 @@ TEST(Answers, ChatPutsUsageIntoItsOwnChunk) {
 
 TEST(Answers, MessagesOpensOneBlockAtATime) {
   Request request;
-  EXPECT_EQ(names(answer(request, Dialect::kMessages)),
-            "message_start content_block_start ping content_block_delta content_block_delta content_block_stop "
-            "content_block_start content_block_delta content_block_stop content_block_start content_block_delta "
-            "content_block_stop message_delta message_stop ");
+  EXPECT_EQ(
+      names(answer(request, Dialect::kMessages)),
+      "message_start content_block_start ping content_block_delta content_block_delta content_block_stop "
+      "content_block_start content_block_delta content_block_stop content_block_start content_block_delta "
+      "content_block_stop message_delta message_stop ");
 }
 
 TEST(Answers, ResponsesNumbersItsEvents) {
@@ -116,11 +119,13 @@ TEST(ArgumentStream, CutsJoinToTheWhole) {
     ArgumentCutter cutter;
     std::string joined;
     for (const std::string& part : {json.substr(0, cut), json.substr(cut)}) {
-      for (const std::string& piece : cutter.push(part)) joined += piece;
+      for (const std::string& piece : cutter.push(part))
+        joined += piece;
     }
     EXPECT_EQ(joined, json) << cut;
   }
-  EXPECT_EQ(ArgumentCutter().push("{\"a\": 1}"), (std::vector<std::string>{"{", "\"", "a", "\"", ": ", "1", "}"}));
+  EXPECT_EQ(ArgumentCutter().push("{\"a\": 1}"),
+            (std::vector<std::string>{"{", "\"", "a", "\"", ": ", "1", "}"}));
   EXPECT_EQ(ArgumentCutter().push("{}"), std::vector<std::string>{"{}"});
 }
 

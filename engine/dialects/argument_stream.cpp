@@ -117,7 +117,8 @@ void InputDecoder::code_unit(std::uint32_t unit, std::string& out) {
     return;
   }
   std::uint32_t code = unit;
-  if (unit >= 0xDC00 && unit < 0xE000) code = high_ == 0 ? 0xFFFD : 0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00);
+  if (unit >= 0xDC00 && unit < 0xE000)
+    code = high_ == 0 ? 0xFFFD : 0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00);
   high_ = 0;
   const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
   if (code < 0x80) return byte(code);

@@ -15,7 +15,17 @@ class ArgumentCutter {
   std::vector<std::string> push(std::string_view text);
 
  private:
-  enum class Place { kStart, kOpen, kKey, kAfterKey, kValueStart, kString, kOther, kOtherString, kOtherEscape };
+  enum class Place {
+    kStart,
+    kOpen,
+    kKey,
+    kAfterKey,
+    kValueStart,
+    kString,
+    kOther,
+    kOtherString,
+    kOtherEscape
+  };
   Place place_ = Place::kStart;
   int depth_ = 0;  // of brackets inside a value
 };
@@ -30,7 +40,7 @@ class InputDecoder {
   void escape(char c, std::string& out);
   void code_unit(std::uint32_t unit, std::string& out);
 
-  int quotes_ = 0;       // seen outside escapes; the value lies between the third and the fourth
+  int quotes_ = 0;  // seen outside escapes; the value lies between the third and the fourth
   bool escaped_ = false;
   int hex_due_ = 0;
   std::uint32_t hex_ = 0;

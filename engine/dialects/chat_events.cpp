@@ -10,11 +10,11 @@ using text::JsonValue;
 using text::ParserEvent;
 
 JsonValue usage_object(const TokenUsage& usage, bool thinking) {
-  JsonValue object = JsonValue::object(
-      {{"prompt_tokens", usage.prompt},
-       {"completion_tokens", usage.completion},
-       {"total_tokens", usage.prompt + usage.completion},
-       {"prompt_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})}});
+  JsonValue object =
+      JsonValue::object({{"prompt_tokens", usage.prompt},
+                         {"completion_tokens", usage.completion},
+                         {"total_tokens", usage.prompt + usage.completion},
+                         {"prompt_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})}});
   if (thinking)
     object.set("completion_tokens_details", JsonValue::object({{"reasoning_tokens", usage.reasoning}}));
   object.set("prompt_cache_hit_tokens", usage.cached);
@@ -24,18 +24,13 @@ JsonValue usage_object(const TokenUsage& usage, bool thinking) {
 
 std::string_view finish_word(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kToolCalls:
-      return "tool_calls";
-    case FinishReason::kContentFilter:
-      return "content_filter";
-    case FinishReason::kOverloaded:
-      return "insufficient_system_resource";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kToolCalls: return "tool_calls";
+    case FinishReason::kContentFilter: return "content_filter";
+    case FinishReason::kOverloaded: return "insufficient_system_resource";
     case FinishReason::kNone:
     case FinishReason::kStop:
-    case FinishReason::kAborted:
-      break;
+    case FinishReason::kAborted: break;
   }
   return "stop";
 }
@@ -60,15 +55,9 @@ class Writer : public AnswerWriter {
         case ParserEvent::Kind::kReasoning:
           add_delta(JsonValue::object({{"content", nullptr}, {"reasoning_content", event.text}}), frames);
           break;
-        case ParserEvent::Kind::kContent:
-          add_delta(content_delta(event.text), frames);
-          break;
-        case ParserEvent::Kind::kCallStart:
-          start_call(event, frames);
-          break;
-        case ParserEvent::Kind::kArguments:
-          arguments(event, frames);
-          break;
+        case ParserEvent::Kind::kContent: add_delta(content_delta(event.text), frames); break;
+        case ParserEvent::Kind::kCallStart: start_call(event, frames); break;
+        case ParserEvent::Kind::kArguments: arguments(event, frames); break;
       }
     }
     text::accumulate(events, output_);
@@ -108,16 +97,17 @@ class Writer : public AnswerWriter {
         calls.push(call_object(i, output_.calls[i].name, output_.calls[i].arguments));
       message.set("tool_calls", std::move(calls));
     }
-    return JsonValue::object({{"id", identity_.id},
-                              {"object", "chat.completion"},
-                              {"created", identity_.created},
-                              {"model", identity_.model},
-                              {"choices", JsonValue::array({JsonValue::object({{"index", identity_.choice},
-                                                                              {"message", std::move(message)},
-                                                                              {"logprobs", nullptr},
-                                                                              {"finish_reason", finish_}})})},
-                              {"usage", usage_object(usage_, thinking())},
-                              {"system_fingerprint", identity_.system_fingerprint}});
+    return JsonValue::object(
+        {{"id", identity_.id},
+         {"object", "chat.completion"},
+         {"created", identity_.created},
+         {"model", identity_.model},
+         {"choices", JsonValue::array({JsonValue::object({{"index", identity_.choice},
+                                                          {"message", std::move(message)},
+                                                          {"logprobs", nullptr},
+                                                          {"finish_reason", finish_}})})},
+         {"usage", usage_object(usage_, thinking())},
+         {"system_fingerprint", identity_.system_fingerprint}});
   }
 
  private:
@@ -173,17 +163,19 @@ class Writer : public AnswerWriter {
     const std::size_t index = call_ids_.size();
     call_ids_.push_back(identity_.call_id(index));
     cutter_ = ArgumentCutter();
-    add_delta(JsonValue::object({{"tool_calls", JsonValue::array({call_object(index, event.text, "")})}}), frames);
+    add_delta(JsonValue::object({{"tool_calls", JsonValue::array({call_object(index, event.text, "")})}}),
+              frames);
   }
 
   void arguments(const ParserEvent& event, std::vector<SseFrame>& frames) {
     const auto add = [&](const std::string& text) {
-      JsonValue call = JsonValue::object(
-          {{"index", event.call}, {"function", JsonValue::object({{"arguments", text}})}});
+      JsonValue call =
+          JsonValue::object({{"index", event.call}, {"function", JsonValue::object({{"arguments", text}})}});
       add_delta(JsonValue::object({{"tool_calls", JsonValue::array({std::move(call)})}}), frames);
     };
     if (!package_) return add(event.text);
-    for (const std::string& piece : cutter_.push(event.text)) add(piece);
+    for (const std::string& piece : cutter_.push(event.text))
+      add(piece);
   }
 
   const Request& request_;

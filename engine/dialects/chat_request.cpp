@@ -23,12 +23,13 @@ class Reader {
     const JsonValue body = read_body(bytes, context_, findings_, request_);
     if (!findings_.clean() && body.size() == 0) return findings_.error();
     const auto thinking = read_thinking(body, findings_, request_);
-    settle_thinking(thinking, read_effort(body, "reasoning_effort", "", context_, findings_), context_, request_);
+    settle_thinking(thinking, read_effort(body, "reasoning_effort", "", context_, findings_), context_,
+                    request_);
     messages(body);
     check_call_sequence();
     read_sampling(body, context_, findings_, request_);
-    read_max_tokens(body, !ours() || given(body, "max_tokens") ? "max_tokens" : "max_completion_tokens", context_,
-                    findings_, request_);
+    read_max_tokens(body, !ours() || given(body, "max_tokens") ? "max_tokens" : "max_completion_tokens",
+                    context_, findings_, request_);
     other_sampling(body);
     stream(body);
     stops(body);
@@ -98,7 +99,8 @@ class Reader {
       return;
     }
     if (calls->size() == 0)
-      findings_.semantic(fmt::format("Invalid '{}.tool_calls': empty array. Expected at least one call.", path));
+      findings_.semantic(
+          fmt::format("Invalid '{}.tool_calls': empty array. Expected at least one call.", path));
     std::set<std::string> ids;
     for (std::size_t i = 0; i < calls->size(); ++i) {
       text::ToolCall call = tool_call(calls->items()[i], index_path(join_path(path, "tool_calls"), i));
@@ -206,15 +208,18 @@ class Reader {
     for (const Message& message : request_.conversation.messages) {
       if (message.role == Role::kTool) {
         if (due.erase(message.tool_call_id) == 0)
-          findings_.semantic("Messages with role 'tool' must be a response to a preceding message with 'tool_calls'");
+          findings_.semantic(
+              "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'");
         continue;
       }
       if (!due.empty()) break;
-      for (const text::ToolCall& call : message.tool_calls) due.insert(call.id);
+      for (const text::ToolCall& call : message.tool_calls)
+        due.insert(call.id);
     }
     if (!due.empty())
-      findings_.semantic("An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-                         "'tool_call_id'.");
+      findings_.semantic(
+          "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+          "'tool_call_id'.");
   }
 
   void other_sampling(const JsonValue& body) {
@@ -222,7 +227,8 @@ class Reader {
     if (const auto n = unsigned_field(findings_, body, "n", "", 255)) {
       constexpr std::uint64_t kMostChoices = 128;
       if (!ours() && *n != 1) findings_.semantic("Invalid n value (currently only n = 1 is supported)");
-      if (*n < 1 || *n > kMostChoices) findings_.semantic("Invalid n value, the valid range of n is [1, 128]");
+      if (*n < 1 || *n > kMostChoices)
+        findings_.semantic("Invalid n value, the valid range of n is [1, 128]");
       sampling.choices = static_cast<std::uint32_t>(*n);
     }
     sampling.frequency_penalty = penalty(body, "frequency_penalty");
@@ -234,9 +240,11 @@ class Reader {
     sampling.logprobs = bool_field(findings_, body, "logprobs", "").value_or(false);
     if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
       if (!sampling.logprobs)
-        findings_.semantic("Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is "
-                           "used.");
-      if (*top > 20) findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+        findings_.semantic(
+            "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is "
+            "used.");
+      if (*top > 20)
+        findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
       sampling.top_logprobs = static_cast<std::uint32_t>(*top);
     }
     request_.parallel_tool_calls = bool_field(findings_, body, "parallel_tool_calls", "").value_or(true);
@@ -293,7 +301,8 @@ class Reader {
     const JsonValue* options = object_field(findings_, body, "stream_options", "");
     if (options == nullptr) return;
     if (!request_.stream) findings_.semantic("stream_options should be set along with stream = true");
-    request_.include_usage = bool_field(findings_, *options, "include_usage", "stream_options").value_or(false);
+    request_.include_usage =
+        bool_field(findings_, *options, "include_usage", "stream_options").value_or(false);
   }
 
   void stops(const JsonValue& body) {
@@ -315,7 +324,8 @@ class Reader {
 
   void tools(const JsonValue& body) {
     if (const JsonValue* list = array_field(findings_, body, "tools", "")) {
-      for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
+      for (std::size_t i = 0; i < list->size(); ++i)
+        tool(list->items()[i], index_path("tools", i));
       check_tools(request_.conversation.tools, schema_findings_);
     }
     tool_choice(body);
@@ -328,16 +338,19 @@ class Reader {
     constexpr std::string_view kExpected = "tool_choice: expected one of none, auto, required or a tool";
     if (choice->is_string()) {
       const std::string& word = choice->text();
-      if (word == "none") return apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
+      if (word == "none")
+        return apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
       if (word == "auto") return;
-      if (word == "required") return apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
+      if (word == "required")
+        return apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
       return findings_.shape(std::string(kExpected));
     }
     if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
     required_word(findings_, *choice, "type", "tool_choice", {"function"});
     if (const JsonValue* function = required_object(findings_, *choice, "function", "tool_choice"))
-      apply_choice(text::ToolChoice::kRequired, required_string(findings_, *function, "name", "tool_choice.function"),
-                   context_, findings_, request_);
+      apply_choice(text::ToolChoice::kRequired,
+                   required_string(findings_, *function, "name", "tool_choice.function"), context_, findings_,
+                   request_);
   }
 
   void tool(const JsonValue& source, const std::string& path) {
@@ -370,7 +383,8 @@ class Reader {
     const auto& all = request_.conversation.messages;
     for (std::size_t i = 0; i + 1 < all.size(); ++i) {
       if (all[i].prefix)
-        findings_.semantic("Invalid completion message: prefix set true with message which is not final message");
+        findings_.semantic(
+            "Invalid completion message: prefix set true with message which is not final message");
     }
     if (all.empty() || !all.back().prefix) return;
     if (!request_.conversation.tools.empty() || !all.back().tool_calls.empty())

@@ -19,9 +19,11 @@ text::JsonReadOptions read_options(const RequestContext& context) {
 
 RequestError unknown_model(const std::string& name, const RequestContext& context) {
   std::string names;
-  for (const ModelName& model : context.models) names += (names.empty() ? "" : ", ") + model.name;
+  for (const ModelName& model : context.models)
+    names += (names.empty() ? "" : ", ") + model.name;
   RequestError error;
-  error.message = fmt::format("The supported API model names are {}, but you passed {}.", names, name.substr(0, 100));
+  error.message =
+      fmt::format("The supported API model names are {}, but you passed {}.", names, name.substr(0, 100));
   if (!follows_package(context)) {
     error.status = 404;
     error.code = "model_not_found";
@@ -37,7 +39,8 @@ bool contains_json(std::string_view text) {
 
 }  // namespace
 
-JsonValue read_body(std::string_view body, const RequestContext& context, Findings& findings, Request& request) {
+JsonValue read_body(std::string_view body, const RequestContext& context, Findings& findings,
+                    Request& request) {
   auto parsed = text::read_json(body, read_options(context));
   if (!parsed.ok()) {
     RequestError error;
@@ -60,7 +63,8 @@ JsonValue read_body(std::string_view body, const RequestContext& context, Findin
   return std::move(parsed).value();
 }
 
-void read_sampling(const JsonValue& body, const RequestContext& context, Findings& findings, Request& request) {
+void read_sampling(const JsonValue& body, const RequestContext& context, Findings& findings,
+                   Request& request) {
   SamplingOptions& sampling = request.sampling;
   if (const auto value = number_field(findings, body, "temperature", "")) {
     if (!(*value >= 0 && *value <= 2))
@@ -68,14 +72,16 @@ void read_sampling(const JsonValue& body, const RequestContext& context, Finding
     sampling.temperature = *value;
   }
   if (const auto value = number_field(findings, body, "top_p", "")) {
-    if (!(*value > 0 && *value <= 1)) findings.semantic("Invalid top_p value, the valid range of top_p is (0, 1.0]");
+    if (!(*value > 0 && *value <= 1))
+      findings.semantic("Invalid top_p value, the valid range of top_p is (0, 1.0]");
     sampling.top_p = *value;
   }
   if (follows_package(context)) return;
   if (const auto value = unsigned_field(findings, body, "top_k", "", 1U << 30))
     sampling.top_k = static_cast<std::uint32_t>(*value);
   if (const auto value = number_field(findings, body, "min_p", "")) {
-    if (!(*value >= 0 && *value <= 1)) findings.semantic("Invalid min_p value, the valid range of min_p is [0, 1]");
+    if (!(*value >= 0 && *value <= 1))
+      findings.semantic("Invalid min_p value, the valid range of min_p is [0, 1]");
     sampling.min_p = *value;
   }
   if (const auto value = number_field(findings, body, "repetition_penalty", "")) {
@@ -88,15 +94,16 @@ void read_sampling(const JsonValue& body, const RequestContext& context, Finding
   sampling.ignore_eos = bool_field(findings, body, "ignore_eos", "").value_or(false);
 }
 
-void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context, Findings& findings,
-                     Request& request) {
+void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context,
+                     Findings& findings, Request& request) {
   const auto value = unsigned_field(findings, body, key, "", 0xFFFFFFFFU);
   if (!value) return;
   const std::uint32_t bound =
       request.conversation.thinking ? context.thinking_max_tokens : context.chat_max_tokens;
   const bool lowers = request.dialect == Dialect::kMessages;
   if (*value < 1 || (*value > bound && !lowers))
-    findings.semantic(fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}]", bound));
+    findings.semantic(
+        fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}]", bound));
   request.sampling.max_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(*value, bound));
 }
 
@@ -149,19 +156,21 @@ std::optional<bool> read_thinking(const JsonValue& body, Findings& findings, Req
   const JsonValue* thinking = object_field(findings, body, "thinking", "");
   if (thinking == nullptr) return std::nullopt;
   request.sampling.thinking_budget = unsigned_field(findings, *thinking, "budget_tokens", "thinking");
-  const auto type = required_word(findings, *thinking, "type", "thinking", {"adaptive", "enabled", "disabled"});
+  const auto type =
+      required_word(findings, *thinking, "type", "thinking", {"adaptive", "enabled", "disabled"});
   return type ? std::optional<bool>(*type != 2) : std::nullopt;
 }
 
-void settle_thinking(std::optional<bool> explicit_type, const EffortChoice& effort, const RequestContext& context,
-                     Request& request) {
+void settle_thinking(std::optional<bool> explicit_type, const EffortChoice& effort,
+                     const RequestContext& context, Request& request) {
   const bool by_effort = effort.given ? !effort.off : context.default_thinking;
   request.conversation.thinking = explicit_type.value_or(by_effort);
   if (request.conversation.thinking) request.conversation.effort = effort.effort;
 }
 
 void check_stops(const std::vector<std::string>& stops, std::string_view path, Findings& findings) {
-  if (stops.size() > text::kMaxStops) findings.semantic(fmt::format("Stop string array too long: {}", stops.size()));
+  if (stops.size() > text::kMaxStops)
+    findings.semantic(fmt::format("Stop string array too long: {}", stops.size()));
   for (std::size_t i = 0; i < stops.size(); ++i) {
     if (stops[i].empty())
       findings.semantic(fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.",
@@ -174,7 +183,8 @@ void never_empty(std::vector<text::Part>& parts) {
 }
 
 bool has_image(const std::vector<text::Part>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [](const text::Part& part) { return part.image.has_value(); });
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const text::Part& part) { return part.image.has_value(); });
 }
 
 bool is_blank(const std::vector<text::Part>& parts) {
@@ -188,8 +198,9 @@ void finish_request(const RequestContext& context, Findings& findings, Request& 
     const bool said = std::any_of(conversation.messages.begin(), conversation.messages.end(),
                                   [](const text::Message& message) { return contains_json(message.text()); });
     if (!said)
-      findings.semantic("The messages must contain the word 'json' in some form to use a response format of type "
-                        "'json_object'.");
+      findings.semantic(
+          "The messages must contain the word 'json' in some form to use a response format of type "
+          "'json_object'.");
   }
   const std::string& placeholder = text::control_spellings().image;
   for (text::Message& message : conversation.messages) {
@@ -210,7 +221,8 @@ bool is_image_url(std::string_view url) {
   return url.starts_with("http://") || url.starts_with("https://") || url.starts_with("data:image/");
 }
 
-std::optional<text::ImageDetail> read_detail(const JsonValue& object, std::string_view path, Findings& findings) {
+std::optional<text::ImageDetail> read_detail(const JsonValue& object, std::string_view path,
+                                             Findings& findings) {
   const auto word = word_field(findings, object, "detail", path, {"low", "high", "original", "auto"});
   if (!word) return std::nullopt;
   static constexpr text::ImageDetail kDetails[] = {text::ImageDetail::kLow, text::ImageDetail::kHigh,
@@ -233,7 +245,8 @@ bool is_image_type(std::string_view media_type) {
 
 bool is_base64(std::string_view text) {
   if (text.size() % 4 != 0) return false;
-  while (text.ends_with('=')) text.remove_suffix(1);
+  while (text.ends_with('='))
+    text.remove_suffix(1);
   if (text.size() % 4 == 1) return false;
   return std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' || c == '/';

@@ -11,17 +11,21 @@
 
 namespace deepinfer::dialects {
 
-inline bool follows_package(const RequestContext& context) { return context.profile == text::Profile::kPackage; }
+inline bool follows_package(const RequestContext& context) {
+  return context.profile == text::Profile::kPackage;
+}
 
 // The body as a JSON object with a served model: fills request.model and request.version. A body that can't be read any
 // further gives an empty object and a finding.
-JsonValue read_body(std::string_view body, const RequestContext& context, Findings& findings, Request& request);
+JsonValue read_body(std::string_view body, const RequestContext& context, Findings& findings,
+                    Request& request);
 
 // temperature, top_p, top_k, min_p and the other extensions that all dialects take.
-void read_sampling(const JsonValue& body, const RequestContext& context, Findings& findings, Request& request);
+void read_sampling(const JsonValue& body, const RequestContext& context, Findings& findings,
+                   Request& request);
 // The limit on new tokens. Messages lowers a larger value to the bound, the others refuse it.
-void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context, Findings& findings,
-                     Request& request);
+void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context,
+                     Findings& findings, Request& request);
 // What the package makes of the sampling values once thinking and tools are known (recipe.md 7.1, 7.3).
 void settle_sampling(const RequestContext& context, bool top_p_given, Request& request);
 
@@ -36,8 +40,8 @@ EffortChoice read_effort(const JsonValue& object, std::string_view key, std::str
 // `thinking: {type, budget_tokens}`: whether thinking is on, if the request says so.
 std::optional<bool> read_thinking(const JsonValue& body, Findings& findings, Request& request);
 // Explicit type, then effort, then the server's default. recipe.md 3.7
-void settle_thinking(std::optional<bool> explicit_type, const EffortChoice& effort, const RequestContext& context,
-                     Request& request);
+void settle_thinking(std::optional<bool> explicit_type, const EffortChoice& effort,
+                     const RequestContext& context, Request& request);
 
 void check_stops(const std::vector<std::string>& stops, std::string_view path, Findings& findings);
 
@@ -52,7 +56,8 @@ void finish_request(const RequestContext& context, Findings& findings, Request& 
 
 // http(s) or data:image/ URLs.
 bool is_image_url(std::string_view url);
-std::optional<text::ImageDetail> read_detail(const JsonValue& object, std::string_view path, Findings& findings);
+std::optional<text::ImageDetail> read_detail(const JsonValue& object, std::string_view path,
+                                             Findings& findings);
 // "image/png" of "data:image/png;base64,..." if it is a base64 data URL.
 std::optional<std::string_view> base64_media_type(std::string_view url);
 bool is_image_type(std::string_view media_type);

@@ -31,13 +31,15 @@ const StatusWords& words_of(int status) {
 
 }  // namespace
 
-std::string error_body(const RequestError& error, Dialect dialect, text::Profile profile, std::string_view request_id) {
+std::string error_body(const RequestError& error, Dialect dialect, text::Profile profile,
+                       std::string_view request_id) {
   using text::JsonValue;
   if (dialect == Dialect::kMessages && profile == text::Profile::kOurs) {
-    return write_json(JsonValue::object({{"type", "error"},
-                                         {"error", JsonValue::object({{"type", words_of(error.status).messages_type},
-                                                                      {"message", error.message}})},
-                                         {"request_id", request_id}}));
+    return write_json(JsonValue::object(
+        {{"type", "error"},
+         {"error",
+          JsonValue::object({{"type", words_of(error.status).messages_type}, {"message", error.message}})},
+         {"request_id", request_id}}));
   }
   JsonValue inner = JsonValue::object(
       {{"message", error.message}, {"type", error.type}, {"param", nullptr}, {"code", error.code}});

@@ -8,17 +8,16 @@ std::string sse_text(const SseFrame& frame) {
   return text + "data: " + frame.data + "\n\n";
 }
 
-std::string_view sse_keep_alive() { return ": keep-alive\n\n"; }
+std::string_view sse_keep_alive() {
+  return ": keep-alive\n\n";
+}
 
 std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerIdentity identity,
                                                  text::Profile profile) {
   switch (request.dialect) {
-    case Dialect::kChat:
-      return chat::make_answer_writer(request, std::move(identity), profile);
-    case Dialect::kResponses:
-      return responses::make_answer_writer(request, std::move(identity), profile);
-    case Dialect::kMessages:
-      break;
+    case Dialect::kChat: return chat::make_answer_writer(request, std::move(identity), profile);
+    case Dialect::kResponses: return responses::make_answer_writer(request, std::move(identity), profile);
+    case Dialect::kMessages: break;
   }
   return messages::make_answer_writer(request, std::move(identity), profile);
 }

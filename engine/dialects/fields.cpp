@@ -10,7 +10,9 @@ namespace {
 
 constexpr std::size_t kMostEcho = 100;  // bytes of request content that a message may repeat
 
-std::string_view short_of(std::string_view text) { return text.substr(0, kMostEcho); }
+std::string_view short_of(std::string_view text) {
+  return text.substr(0, kMostEcho);
+}
 
 void wrong_type(Findings& findings, std::string_view path, std::string_view key, const JsonValue& value,
                 std::string_view expected) {
@@ -51,22 +53,18 @@ std::string join_path(std::string_view path, std::string_view key) {
   return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
 }
 
-std::string index_path(std::string_view path, std::size_t index) { return fmt::format("{}[{}]", path, index); }
+std::string index_path(std::string_view path, std::size_t index) {
+  return fmt::format("{}[{}]", path, index);
+}
 
 std::string_view type_name(const JsonValue& value) {
   switch (value.type()) {
-    case JsonValue::Type::kNull:
-      return "null";
-    case JsonValue::Type::kBoolean:
-      return "a boolean";
-    case JsonValue::Type::kNumber:
-      return value.is_integer() ? "an integer" : "a number";
-    case JsonValue::Type::kString:
-      return "a string";
-    case JsonValue::Type::kArray:
-      return "a list";
-    case JsonValue::Type::kObject:
-      return "an object";
+    case JsonValue::Type::kNull: return "null";
+    case JsonValue::Type::kBoolean: return "a boolean";
+    case JsonValue::Type::kNumber: return value.is_integer() ? "an integer" : "a number";
+    case JsonValue::Type::kString: return "a string";
+    case JsonValue::Type::kArray: return "a list";
+    case JsonValue::Type::kObject: return "an object";
   }
   return "";
 }
@@ -197,7 +195,8 @@ std::optional<std::size_t> word_field(Findings& findings, const JsonValue& objec
 }
 
 std::optional<std::size_t> required_word(Findings& findings, const JsonValue& object, std::string_view key,
-                                         std::string_view path, std::initializer_list<std::string_view> words) {
+                                         std::string_view path,
+                                         std::initializer_list<std::string_view> words) {
   const JsonValue* value = required_any(findings, object, key, path);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) {

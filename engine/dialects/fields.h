@@ -68,7 +68,8 @@ std::optional<std::size_t> word_field(Findings& findings, const JsonValue& objec
                                       std::string_view path, std::initializer_list<std::string_view> words);
 // The same for a member that must be there.
 std::optional<std::size_t> required_word(Findings& findings, const JsonValue& object, std::string_view key,
-                                         std::string_view path, std::initializer_list<std::string_view> words);
+                                         std::string_view path,
+                                         std::initializer_list<std::string_view> words);
 void unknown_word(Findings& findings, std::string_view path, std::string_view word,
                   std::initializer_list<std::string_view> words);
 

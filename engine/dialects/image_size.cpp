@@ -8,16 +8,20 @@
 namespace deepinfer::dialects {
 namespace {
 
-constexpr std::uint32_t kPatch = 14;           // pixels a side
-constexpr std::uint32_t kCell = 3 * kPatch;    // merged patches: one token
+constexpr std::uint32_t kPatch = 14;            // pixels a side
+constexpr std::uint32_t kCell = 3 * kPatch;     // merged patches: one token
 constexpr double kLeastPixels = 544.0 * 544.0;  // smaller images are enlarged
-constexpr std::uint32_t kMostTokens = 1024;    // an image, with start, line ends and end
+constexpr std::uint32_t kMostTokens = 1024;     // an image, with start, line ends and end
 constexpr std::uint32_t kLowDetailSide = 512;
 constexpr std::uint32_t kLongestSide = 16384 / kPatch * kPatch;
 constexpr int kMostRounds = 30;  // of enlarging; each gains at least a patch or nothing
 
-std::uint32_t patches_up(double pixels) { return static_cast<std::uint32_t>(std::ceil(pixels / kPatch)) * kPatch; }
-std::uint32_t patches_down(double pixels) { return static_cast<std::uint32_t>(std::floor(pixels / kPatch)) * kPatch; }
+std::uint32_t patches_up(double pixels) {
+  return static_cast<std::uint32_t>(std::ceil(pixels / kPatch)) * kPatch;
+}
+std::uint32_t patches_down(double pixels) {
+  return static_cast<std::uint32_t>(std::floor(pixels / kPatch)) * kPatch;
+}
 
 std::uint32_t tokens_of(ImageSize size) {
   const std::uint32_t columns = (size.width + kCell - 1) / kCell;
@@ -25,14 +29,17 @@ std::uint32_t tokens_of(ImageSize size) {
   return rows * (columns + 1) + 2;
 }
 
-double area(ImageSize size) { return static_cast<double>(size.width) * size.height; }
+double area(ImageSize size) {
+  return static_cast<double>(size.width) * size.height;
+}
 
 // Whole patches of at least kLeastPixels, by scaling until the rounding no longer falls short.
 ImageSize enlarge(ImageSize size) {
   if (area(size) >= kLeastPixels) return {patches_up(size.width), patches_up(size.height)};
   for (int round = 0; round < kMostRounds && area(size) < kLeastPixels; ++round) {
     const double scale = std::sqrt(kLeastPixels / area(size));
-    const ImageSize next = {patches_up(std::floor(size.width * scale)), patches_up(std::floor(size.height * scale))};
+    const ImageSize next = {patches_up(std::floor(size.width * scale)),
+                            patches_up(std::floor(size.height * scale))};
     if (next == size) break;
     size = next;
   }
@@ -76,7 +83,8 @@ ImageSize within_side(ImageSize size, std::uint32_t side) {
 }  // namespace
 
 Result<ImageSize> prepared_size(ImageSize source, bool low_detail) {
-  if (source.width == 0 || source.height == 0 || source.width > kMaxImageSide || source.height > kMaxImageSide) {
+  if (source.width == 0 || source.height == 0 || source.width > kMaxImageSide ||
+      source.height > kMaxImageSide) {
     return make_error(ErrorKind::kInvalidArgument,
                       fmt::format("cannot use an image of {} x {} pixels: sides may be 1 to {}", source.width,
                                   source.height, kMaxImageSide),
@@ -90,6 +98,8 @@ Result<ImageSize> prepared_size(ImageSize source, bool low_detail) {
   return size;
 }
 
-std::uint32_t image_tokens(ImageSize prepared) { return tokens_of(fit(prepared)); }
+std::uint32_t image_tokens(ImageSize prepared) {
+  return tokens_of(fit(prepared));
+}
 
 }  // namespace deepinfer::dialects

@@ -63,7 +63,8 @@ constexpr Template kTemplates[] = {
 
 std::string filled(std::string_view body, const auto& string_for_slot) {
   std::string out;
-  for (const char c : body) out += c == kSlot[0] ? string_for_slot() : std::string(1, c);
+  for (const char c : body)
+    out += c == kSlot[0] ? string_for_slot() : std::string(1, c);
   return out;
 }
 
@@ -82,7 +83,8 @@ struct Special {
   std::vector<text::TokenId> ids;      // of the control tokens in the encoded prompt
 };
 
-Special special_of(const Template& one, const std::string& body, text::ModelVersion version, text::Profile profile) {
+Special special_of(const Template& one, const std::string& body, text::ModelVersion version,
+                   text::Profile profile) {
   RequestContext context;
   context.profile = profile;
   context.models = {{"m", version}};
@@ -116,9 +118,18 @@ TEST(Injection, StuffedStringsLeaveTheControlIdsAsTheyAre) {
     const std::size_t count = 1 + random() % 4;
     for (std::size_t i = 0; i < count; ++i) {
       // Whole spellings, the ones of the templates more often, and halves that a neighbour may complete.
-      static constexpr std::string_view kOften[] = {"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜",
-                                                    "<｜System｜>", "<｜end▁of▁sentence｜>", "<｜deepseek_image｜>",
-                                                    "</｜DSML｜ parameter>", "</tool_result>", "<｜", "User｜>"};
+      static constexpr std::string_view kOften[] = {"<｜User｜>",
+                                                    "<｜Assistant｜>",
+                                                    "<think>",
+                                                    "</think>",
+                                                    "｜DSML｜",
+                                                    "<｜System｜>",
+                                                    "<｜end▁of▁sentence｜>",
+                                                    "<｜deepseek_image｜>",
+                                                    "</｜DSML｜ parameter>",
+                                                    "</tool_result>",
+                                                    "<｜",
+                                                    "User｜>"};
       text += random() % 2 == 0 ? std::string(kOften[random() % std::size(kOften)])
                                 : spellings[random() % spellings.size()];
     }
@@ -127,7 +138,8 @@ TEST(Injection, StuffedStringsLeaveTheControlIdsAsTheyAre) {
   for (const Template& one : kTemplates) {
     for (const auto version : {text::ModelVersion::kV4, text::ModelVersion::kV41}) {
       for (const auto profile : {text::Profile::kOurs, text::Profile::kPackage}) {
-        const Special plain = special_of(one, filled(one.body, [] { return std::string("x"); }), version, profile);
+        const Special plain =
+            special_of(one, filled(one.body, [] { return std::string("x"); }), version, profile);
         ASSERT_FALSE(plain.ids.empty());
         for (int round = 0; round < 20; ++round) {
           const std::string body = filled(one.body, stuffing);

@@ -96,7 +96,9 @@ class Reader {
 
 }  // namespace
 
-Parsed<text::Conversation> read_conversation(const JsonValue& form) { return Reader().read(form); }
+Parsed<text::Conversation> read_conversation(const JsonValue& form) {
+  return Reader().read(form);
+}
 
 Parsed<text::Conversation> read_conversation(std::string_view bytes) {
   auto form = text::read_json(bytes);

@@ -15,7 +15,8 @@ RequestError overflow(const TokenLimits& limits, text::Profile profile) {
   const std::uint64_t asked = limits.max_tokens.value_or(0);
   RequestError error;
   error.message = fmt::format(
-      "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, {} in the "
+      "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
+      "messages, {} in the "
       "completion). Please reduce the length of the messages or completion.",
       limits.context_limit, limits.prompt_tokens + asked, limits.prompt_tokens, asked);
   if (profile == text::Profile::kOurs) error.code = "context_length_exceeded";

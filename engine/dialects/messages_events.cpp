@@ -21,17 +21,13 @@ JsonValue usage_object(const TokenUsage& usage) {
 std::string_view stop_word(const text::ParserOutcome& outcome) {
   if (outcome.stop) return "stop_sequence";
   switch (outcome.finish) {
-    case FinishReason::kLength:
-      return "max_tokens";
-    case FinishReason::kToolCalls:
-      return "tool_use";
-    case FinishReason::kContentFilter:
-      return "refusal";
+    case FinishReason::kLength: return "max_tokens";
+    case FinishReason::kToolCalls: return "tool_use";
+    case FinishReason::kContentFilter: return "refusal";
     case FinishReason::kNone:
     case FinishReason::kStop:
     case FinishReason::kOverloaded:
-    case FinishReason::kAborted:
-      break;
+    case FinishReason::kAborted: break;
   }
   return "end_turn";
 }
@@ -133,7 +129,8 @@ class Writer : public AnswerWriter {
       add_delta({{"type", "input_json_delta"}, {"partial_json", piece}}, frames);
     };
     if (!package()) return add_piece(text);
-    for (const std::string& piece : cutter_.push(text)) add_piece(piece);
+    for (const std::string& piece : cutter_.push(text))
+      add_piece(piece);
   }
 
   JsonValue block_start(Block block) const {

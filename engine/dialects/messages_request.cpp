@@ -19,8 +19,8 @@ constexpr std::string_view kBillingHeader = "x-anthropic-billing-header";
 // One message of the body, taken apart.
 struct Blocks {
   std::vector<Part> parts;
-  std::vector<Message> results;              // tool results, in order
-  std::vector<std::string> references;       // tools that results or additions bring in
+  std::vector<Message> results;         // tool results, in order
+  std::vector<std::string> references;  // tools that results or additions bring in
   std::vector<text::ToolCall> calls;
   std::optional<std::string> reasoning;
   bool text_after_calls = false;
@@ -29,7 +29,9 @@ struct Blocks {
 
 class Reader {
  public:
-  explicit Reader(const RequestContext& context) : context_(context) { request_.dialect = Dialect::kMessages; }
+  explicit Reader(const RequestContext& context) : context_(context) {
+    request_.dialect = Dialect::kMessages;
+  }
 
   Parsed<Request> read(std::string_view bytes) {
     const JsonValue body = read_body(bytes, context_, findings_, request_);
@@ -85,7 +87,8 @@ class Reader {
         if (!expect_object(findings_, block, path)) continue;
         required_word(findings_, block, "type", path, {"text"});
         std::string text = required_string(findings_, block, "text", path);
-        const bool billing = i == 0 && ours() && context_.drop_billing_header && text.starts_with(kBillingHeader);
+        const bool billing =
+            i == 0 && ours() && context_.drop_billing_header && text.starts_with(kBillingHeader);
         if (!billing) message.parts.push_back(Part::of_text(std::move(text)));
       }
     } else {
@@ -119,7 +122,8 @@ class Reader {
         findings_.semantic(path + ": all messages must have non-empty content");
       for (std::size_t i = 0; i < content->size(); ++i) {
         const std::string at = fmt::format("{}.content[{}]", path, i);
-        if (expect_object(findings_, content->items()[i], at)) block(content->items()[i], kind, path, at, blocks);
+        if (expect_object(findings_, content->items()[i], at))
+          block(content->items()[i], kind, path, at, blocks);
       }
     } else {
       return findings_.shape(path + ".content: expected a string or a list");
@@ -129,7 +133,8 @@ class Reader {
     add_system(std::move(blocks));
   }
 
-  void block(const JsonValue& source, Role role, const std::string& path, const std::string& at, Blocks& blocks) {
+  void block(const JsonValue& source, Role role, const std::string& path, const std::string& at,
+             Blocks& blocks) {
     const std::string type = required_string(findings_, source, "type", at);
     const auto only_in = [&](Role wanted, std::string_view name) {
       if (role != wanted)
@@ -195,7 +200,8 @@ class Reader {
     // V4 gets a remark in place of any image.
     if (is_v4()) return add_part(Part::of_text(text::shared_constants().unsupported_image), blocks);
     if (type == 0U && !is_base64(data)) findings_.semantic(path + ": base64 decode error");
-    if (type == 1U && image.location.find("://") == std::string::npos) findings_.semantic(path + ": invalid url");
+    if (type == 1U && image.location.find("://") == std::string::npos)
+      findings_.semantic(path + ": invalid url");
     if (type == 2U)
       findings_.semantic(path + ": file_id is not supported. Pass the image as a base64 data url instead.");
     add_part(Part::of_image(std::move(image)), blocks);
@@ -219,7 +225,8 @@ class Reader {
     text::ToolCall call;
     call.id = required_string(findings_, source, "id", path);
     call.name = required_string(findings_, source, "name", path);
-    if (const JsonValue* input = required_any(findings_, source, "input", path)) call.arguments = write_json(*input);
+    if (const JsonValue* input = required_any(findings_, source, "input", path))
+      call.arguments = write_json(*input);
     const bool repeats = std::any_of(blocks.calls.begin(), blocks.calls.end(),
                                      [&](const text::ToolCall& other) { return other.id == call.id; });
     if (repeats) findings_.semantic(path + ": `tool_use` ids must be unique");
@@ -238,7 +245,8 @@ class Reader {
       } else if (content->is_array()) {
         for (std::size_t i = 0; i < content->size(); ++i) {
           const std::string at = fmt::format("{}.content[{}]", path, i);
-          if (expect_object(findings_, content->items()[i], at)) result_block(content->items()[i], at, result, blocks);
+          if (expect_object(findings_, content->items()[i], at))
+            result_block(content->items()[i], at, result, blocks);
         }
       } else {
         findings_.shape(path + ".content: expected a string or a list");
@@ -255,7 +263,8 @@ class Reader {
     if (type == 1U) {
       Blocks inner;
       image(source, at, inner);
-      for (Part& part : inner.parts) result.parts.push_back(std::move(part));
+      for (Part& part : inner.parts)
+        result.parts.push_back(std::move(part));
     }
     if (type == 2U) result.parts.push_back(Part::of_text(document(source, at)));
     if (type == 3U) {
@@ -274,7 +283,8 @@ class Reader {
 
   void refer(const std::string& name, const std::string& at, Blocks& blocks) {
     if (find_tool(name) == nullptr)
-      findings_.semantic(fmt::format("{}: tool reference '{}' not found in available tools", at, name.substr(0, 100)));
+      findings_.semantic(
+          fmt::format("{}: tool reference '{}' not found in available tools", at, name.substr(0, 100)));
     blocks.references.push_back(name);
   }
 
@@ -300,10 +310,12 @@ class Reader {
     late.role = Role::kSystem;
     late.tools = late_tools(blocks);
     turns_.push_back({Role::kUser, {}, {}, true});
-    for (const Message& result : blocks.results) turns_.back().results.push_back(result.tool_call_id);
+    for (const Message& result : blocks.results)
+      turns_.back().results.push_back(result.tool_call_id);
     turns_.back().results_first = !blocks.result_after_text;
     const bool has_text = !blocks.parts.empty() || blocks.results.empty();
-    for (Message& result : blocks.results) out().push_back(std::move(result));
+    for (Message& result : blocks.results)
+      out().push_back(std::move(result));
     if (has_text) {
       never_empty(blocks.parts);
       Message user;
@@ -322,7 +334,8 @@ class Reader {
     never_empty(message.parts);
     message.reasoning = std::move(blocks.reasoning);
     turns_.push_back({Role::kAssistant, {}, {}, true});
-    for (const text::ToolCall& call : blocks.calls) turns_.back().uses.push_back(call.id);
+    for (const text::ToolCall& call : blocks.calls)
+      turns_.back().uses.push_back(call.id);
     message.tool_calls = std::move(blocks.calls);
     out().push_back(std::move(message));
   }
@@ -357,9 +370,10 @@ class Reader {
       for (const std::string& id : turn.results) {
         const auto use = std::find(open.begin(), open.end(), id);
         if (use == open.end()) {
-          findings_.semantic(fmt::format("unexpected `tool_result` for '{}': each must have a corresponding `tool_use` in "
-                                         "the previous message, and only one",
-                                         id.substr(0, 100)));
+          findings_.semantic(
+              fmt::format("unexpected `tool_result` for '{}': each must have a corresponding `tool_use` in "
+                          "the previous message, and only one",
+                          id.substr(0, 100)));
         } else {
           open.erase(use);
         }
@@ -370,19 +384,21 @@ class Reader {
   }
 
   void missing(const std::string& id) {
-    findings_.semantic(fmt::format("`tool_use` ids were found without `tool_result` blocks immediately after: {}",
-                                   id.substr(0, 100)));
+    findings_.semantic(fmt::format(
+        "`tool_use` ids were found without `tool_result` blocks immediately after: {}", id.substr(0, 100)));
   }
 
   void tools(const JsonValue& body) {
     const JsonValue* list = array_field(findings_, body, "tools", "");
     if (list == nullptr) return;
-    for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
+    for (std::size_t i = 0; i < list->size(); ++i)
+      tool(list->items()[i], index_path("tools", i));
     const auto& tools = request_.conversation.tools;
     check_tools(tools, schema_findings_);
-    const bool all_deferred =
-        !is_v4() && !tools.empty() && std::all_of(tools.begin(), tools.end(),
-                                      [](const text::ToolDefinition& tool) { return tool.defer_loading; });
+    const bool all_deferred = !is_v4() && !tools.empty() &&
+                              std::all_of(tools.begin(), tools.end(), [](const text::ToolDefinition& tool) {
+                                return tool.defer_loading;
+                              });
     if (all_deferred) findings_.semantic("tools: at least one tool must have defer_loading=false.");
   }
 
@@ -401,14 +417,16 @@ class Reader {
   void tool_choice(const JsonValue& body) {
     const JsonValue* choice = object_field(findings_, body, "tool_choice", "");
     if (choice == nullptr) return;
-    const auto type = required_word(findings_, *choice, "type", "tool_choice", {"auto", "none", "any", "tool"});
+    const auto type =
+        required_word(findings_, *choice, "type", "tool_choice", {"auto", "none", "any", "tool"});
     if (const auto single = bool_field(findings_, *choice, "disable_parallel_tool_use", "tool_choice"))
       request_.parallel_tool_calls = !*single;
     if (type == 1U) apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
-    if (type == 2U && ours()) apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
+    if (type == 2U && ours())
+      apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
     if (type == 3U)
-      apply_choice(text::ToolChoice::kRequired, required_string(findings_, *choice, "name", "tool_choice"), context_,
-                   findings_, request_);
+      apply_choice(text::ToolChoice::kRequired, required_string(findings_, *choice, "name", "tool_choice"),
+                   context_, findings_, request_);
   }
 
   void stops(const JsonValue& body) {

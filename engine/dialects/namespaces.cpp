@@ -11,7 +11,8 @@ std::string NamespaceNames::joined(const std::string& space, const std::string& 
 std::string NamespaceNames::give(const std::string& space, const std::string& local) {
   const std::string base = joined(space, local);
   std::string name = base;
-  for (int i = 1; !taken_.insert(name).second; ++i) name = fmt::format("{}_{}", base, i);
+  for (int i = 1; !taken_.insert(name).second; ++i)
+    name = fmt::format("{}_{}", base, i);
   given_.push_back({name, space, local});
   return name;
 }

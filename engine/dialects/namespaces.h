@@ -14,7 +14,8 @@ namespace deepinfer::dialects {
 // name is taken. Names of plain tools must all be reserved before the first is given.
 class NamespaceNames {
  public:
-  explicit NamespaceNames(text::ModelVersion version) : separator_(version == text::ModelVersion::kV4 ? "__" : "::") {}
+  explicit NamespaceNames(text::ModelVersion version)
+      : separator_(version == text::ModelVersion::kV4 ? "__" : "::") {}
 
   void reserve(std::string name) { taken_.insert(std::move(name)); }
   std::string give(const std::string& space, const std::string& local);

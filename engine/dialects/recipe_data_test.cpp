@@ -41,7 +41,8 @@ JsonValue values_of(const std::vector<RecipeDifference>& differences) {
 // The members that differ, as the list of our own decisions has them.
 std::vector<JsonValue> members_of(const std::vector<RecipeDifference>& differences) {
   std::set<std::string> members;
-  for (const RecipeDifference& one : differences) members.insert(one.path.substr(0, one.path.find_first_of(".[")));
+  for (const RecipeDifference& one : differences)
+    members.insert(one.path.substr(0, one.path.find_first_of(".[")));
   return {members.begin(), members.end()};
 }
 
@@ -52,8 +53,10 @@ TEST_P(RecipeData, RowsAgreeExceptTheListedOnes) {
   const auto faults = listed("faults", kind);
   const auto ours = profile == Profile::kOurs ? listed("ours", kind) : std::map<std::string, JsonValue>();
   std::set<std::string> due;
-  for (const auto& [id, row] : faults) due.insert(id);
-  for (const auto& [id, row] : ours) due.insert(id);
+  for (const auto& [id, row] : faults)
+    due.insert(id);
+  for (const auto& [id, row] : ours)
+    due.insert(id);
   const auto lines = test_data::lines_of(test_data::recipe_folder() / "cases" / (kind + ".jsonl"));
   ASSERT_FALSE(lines.empty());
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -62,7 +65,8 @@ TEST_P(RecipeData, RowsAgreeExceptTheListedOnes) {
     ASSERT_TRUE(line.ok()) << id << ": " << line.error().message();
     const auto differences = recipe_differences(kind, lines[i], *line);
     if (const auto own = ours.find(id); own != ours.end()) {
-      EXPECT_EQ(members_of(differences), own->second.find("paths")->items()) << id << ": " << describe(differences);
+      EXPECT_EQ(members_of(differences), own->second.find("paths")->items())
+          << id << ": " << describe(differences);
     } else if (const auto fault = faults.find(id); fault != faults.end()) {
       EXPECT_EQ(values_of(differences), *fault->second.find("ours")) << id << ": " << describe(differences);
     } else {

@@ -11,10 +11,14 @@ namespace {
 
 using text::JsonValue;
 
-JsonValue number_or_null(const auto& value) { return value ? JsonValue(*value) : JsonValue(); }
+JsonValue number_or_null(const auto& value) {
+  return value ? JsonValue(*value) : JsonValue();
+}
 
 // A double as the data writes it.
-JsonValue real(double value) { return JsonValue::real(value); }
+JsonValue real(double value) {
+  return JsonValue::real(value);
+}
 
 void set_or_erase(JsonValue& line, std::string_view key, JsonValue value) {
   if (value.is_null()) {
@@ -27,11 +31,13 @@ void set_or_erase(JsonValue& line, std::string_view key, JsonValue value) {
 Result<void> set_prompt(RecipeCase& one, const text::RenderedPrompt& prompt, text::ModelVersion version) {
   one.line.set("prompt", prompt.text());
   JsonValue ranges = JsonValue::array();
-  for (const auto& [begin, end] : prompt.special_ranges()) ranges.push(JsonValue::array({begin, end}));
+  for (const auto& [begin, end] : prompt.special_ranges())
+    ranges.push(JsonValue::array({begin, end}));
   one.line.set("special", std::move(ranges));
   DI_ASSIGN(const auto ids, text::encode(prompt, one.tokenizer(version)));
   JsonValue list = JsonValue::array();
-  for (const text::TokenId id : ids) list.push(id);
+  for (const text::TokenId id : ids)
+    list.push(id);
   one.line.set("ids", std::move(list));
   return {};
 }
@@ -39,15 +45,11 @@ Result<void> set_prompt(RecipeCase& one, const text::RenderedPrompt& prompt, tex
 JsonValue stage(const Request& request, const text::RenderedPrompt& prompt) {
   if (!request.conversation.thinking) return {};
   switch (prompt.start) {
-    case text::ParserStart::kReasoning:
-      return "reasoning_start";
-    case text::ParserStart::kReasoningContinuation:
-      return "reasoning_continuation";
-    case text::ParserStart::kContentContinuation:
-      return "content_continuation";
+    case text::ParserStart::kReasoning: return "reasoning_start";
+    case text::ParserStart::kReasoningContinuation: return "reasoning_continuation";
+    case text::ParserStart::kContentContinuation: return "content_continuation";
     case text::ParserStart::kContent:
-    case text::ParserStart::kCalls:
-      break;
+    case text::ParserStart::kCalls: break;
   }
   return {};
 }
@@ -68,7 +70,8 @@ void set_request(JsonValue& line, const Request& request, const text::RenderedPr
     constraint = JsonValue::array({constraint_kind_name(request.constraint->kind), request.constraint->text});
   set_or_erase(line, "constraint", std::move(constraint));
   JsonValue stops = JsonValue::array();
-  for (const std::string& stop : request.stops) stops.push(stop);
+  for (const std::string& stop : request.stops)
+    stops.push(stop);
   const bool json = conversation.response_format.kind == text::ResponseFormat::Kind::kJsonObject;
   line.set("parse", JsonValue::object({{"tools", shows_tools(conversation)},
                                        {"in_calls", prompt.start == text::ParserStart::kCalls},
@@ -103,8 +106,8 @@ void set_error(JsonValue& line, const RequestError& error) {
 
 // A request that the data renders and we refuse.
 void refuse_render(JsonValue& line, const RequestError& error) {
-  for (const char* key : {"prompt", "special", "ids", "thinking", "effort", "options", "constraint", "parse", "images",
-                          "namespaces"})
+  for (const char* key : {"prompt", "special", "ids", "thinking", "effort", "options", "constraint", "parse",
+                          "images", "namespaces"})
     line.erase(key);
   set_error(line, error);
 }
@@ -130,7 +133,8 @@ Result<void> run_render_case(RecipeCase& one) {
     return set_prompt(one, text::render(*conversation, encoding), *version);
   }
   const auto dialect = dialect_from_name(dialect_name);
-  if (!dialect) return make_error(ErrorKind::kFormat, fmt::format("cannot run the case: dialect '{}'", dialect_name));
+  if (!dialect)
+    return make_error(ErrorKind::kFormat, fmt::format("cannot run the case: dialect '{}'", dialect_name));
   RequestContext context = recipe_context(one.profile);
   context.models = {{"", *version}};
   context.any_model = true;
@@ -149,7 +153,8 @@ Result<void> run_errors_case(RecipeCase& one) {
   DI_ASSIGN(const std::string dialect_name, case_string(one.line, "dialect"));
   DI_ASSIGN(const std::string body, case_string(one.line, "body"));
   const auto dialect = dialect_from_name(dialect_name);
-  if (!dialect) return make_error(ErrorKind::kFormat, fmt::format("cannot run the case: dialect '{}'", dialect_name));
+  if (!dialect)
+    return make_error(ErrorKind::kFormat, fmt::format("cannot run the case: dialect '{}'", dialect_name));
   RequestContext context = recipe_context(one.profile);
   if (const JsonValue* options = one.line.find("options")) {
     const JsonValue* reasoning = options->find("reasoning_content");
@@ -202,7 +207,8 @@ Result<void> run_images_case(RecipeCase& one) {
   DI_ASSIGN(const std::uint64_t width, case_number(one.line, "width"));
   DI_ASSIGN(const std::uint64_t height, case_number(one.line, "height"));
   ImageSize size{static_cast<std::uint32_t>(width), static_cast<std::uint32_t>(height)};
-  for (const char* key : {"tokens", "error"}) one.line.erase(key);
+  for (const char* key : {"tokens", "error"})
+    one.line.erase(key);
   if (one.line.find("detail") != nullptr) {
     DI_ASSIGN(const std::string detail, case_string(one.line, "detail"));
     const auto prepared = prepared_size(size, detail == "low");

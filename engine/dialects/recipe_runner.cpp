@@ -86,7 +86,8 @@ class Comparison {
 // The constraint's text is JSON when its kind is not a regular expression: spelling doesn't count.
 JsonValue with_comparable_constraint(JsonValue line) {
   JsonValue* constraint = line.find("constraint");
-  if (constraint == nullptr || constraint->size() != 2 || constraint->items()[0].text() == "regex") return line;
+  if (constraint == nullptr || constraint->size() != 2 || constraint->items()[0].text() == "regex")
+    return line;
   auto text = text::read_json(constraint->items()[1].text());
   if (text.ok()) *constraint = JsonValue::array({constraint->items()[0], std::move(text).value()});
   return line;
@@ -97,14 +98,16 @@ void compare_error(const JsonValue& expected, const JsonValue& ours, Comparison&
   const JsonValue* right = ours.find("error");
   if (left == nullptr || right == nullptr || !left->is_object() || !right->is_object())
     return comparison.member("error", expected, ours);
-  for (const char* key : {"kind", "status", "type", "param", "code"}) comparison.member(key, *left, *right);
+  for (const char* key : {"kind", "status", "type", "param", "code"})
+    comparison.member(key, *left, *right);
 }
 
 // Where two texts part, with some of what follows.
 std::string text_difference(std::string_view expected, std::string_view ours) {
   constexpr std::size_t kBefore = 20, kShown = 80;
   std::size_t at = 0;
-  while (at < std::min(expected.size(), ours.size()) && expected[at] == ours[at]) ++at;
+  while (at < std::min(expected.size(), ours.size()) && expected[at] == ours[at])
+    ++at;
   const std::size_t begin = at - std::min(at, kBefore);
   return fmt::format("at byte {}: expected {}, got {}", at, expected.substr(begin, kShown),
                      ours.substr(begin, kShown));
@@ -134,7 +137,8 @@ Result<RecipeTokenizers> RecipeTokenizers::load(const std::filesystem::path& fol
 RequestContext recipe_context(text::Profile profile) {
   RequestContext context;
   context.profile = profile;
-  context.models = {{"DeepSeek-V4-Pro", text::ModelVersion::kV4}, {"DeepSeek-V4.1-Flash", text::ModelVersion::kV41}};
+  context.models = {{"DeepSeek-V4-Pro", text::ModelVersion::kV4},
+                    {"DeepSeek-V4.1-Flash", text::ModelVersion::kV41}};
   return context;
 }
 
@@ -151,8 +155,8 @@ Result<std::uint64_t> case_number(const JsonValue& line, std::string_view key) {
   return make_error(ErrorKind::kFormat, fmt::format("cannot run the case: it has no number '{}'", key));
 }
 
-Result<std::string> run_recipe_case(std::string_view kind, std::string_view line, const RecipeTokenizers& tokenizers,
-                                    text::Profile profile) {
+Result<std::string> run_recipe_case(std::string_view kind, std::string_view line,
+                                    const RecipeTokenizers& tokenizers, text::Profile profile) {
   if (is_text_kind(kind))
     return text::run_text_case(kind, line, {tokenizers.v4.get(), tokenizers.v41.get()}, profile);
   DI_ASSIGN(JsonValue parsed, text::read_json(line));
@@ -175,11 +179,12 @@ std::vector<RecipeDifference> recipe_differences(std::string_view kind, std::str
   const JsonValue right = with_comparable_constraint(*read_ours);
   Comparison comparison;
   const auto members = [&](std::initializer_list<const char*> keys) {
-    for (const char* key : keys) comparison.member(key, left, right);
+    for (const char* key : keys)
+      comparison.member(key, left, right);
   };
   if (kind == "render") {
-    members({"error", "prompt", "special", "ids", "thinking", "effort", "options", "constraint", "parse", "images",
-             "namespaces"});
+    members({"error", "prompt", "special", "ids", "thinking", "effort", "options", "constraint", "parse",
+             "images", "namespaces"});
   } else if (kind == "errors") {
     compare_error(left, right, comparison);
   } else if (kind == "events") {

@@ -26,8 +26,8 @@ struct RecipeTokenizers {
 };
 
 // One case. Errors: kFormat (not such a line), kInvalidArgument (unknown kind).
-Result<std::string> run_recipe_case(std::string_view kind, std::string_view line, const RecipeTokenizers& tokenizers,
-                                    text::Profile profile);
+Result<std::string> run_recipe_case(std::string_view kind, std::string_view line,
+                                    const RecipeTokenizers& tokenizers, text::Profile profile);
 
 // A place where a line of the data and ours part.
 struct RecipeDifference {

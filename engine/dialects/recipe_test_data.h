@@ -15,7 +15,9 @@
 
 namespace deepinfer::dialects::test_data {
 
-inline std::filesystem::path recipe_folder() { return DEEPINFER_SOURCE_DIR "/../shared/recipe"; }
+inline std::filesystem::path recipe_folder() {
+  return DEEPINFER_SOURCE_DIR "/../shared/recipe";
+}
 
 // Unpacked once a process into a temporary folder that goes away after loading.
 inline const RecipeTokenizers& tokenizers() {
@@ -35,7 +37,8 @@ inline const RecipeTokenizers& tokenizers() {
 inline std::vector<std::string> lines_of(const std::filesystem::path& path) {
   std::vector<std::string> lines;
   std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  for (std::string line; std::getline(file, line);)
+    lines.push_back(line);
   return lines;
 }
 

@@ -11,19 +11,16 @@ std::optional<Dialect> dialect_from_name(std::string_view name) {
 
 std::string_view constraint_kind_name(OutputConstraint::Kind kind) {
   switch (kind) {
-    case OutputConstraint::Kind::kJson:
-      return "json";
-    case OutputConstraint::Kind::kRegex:
-      return "regex";
-    case OutputConstraint::Kind::kToolCall:
-      return "tool_call";
-    case OutputConstraint::Kind::kToolCallRequired:
-      return "tool_call_required";
+    case OutputConstraint::Kind::kJson: return "json";
+    case OutputConstraint::Kind::kRegex: return "regex";
+    case OutputConstraint::Kind::kToolCall: return "tool_call";
+    case OutputConstraint::Kind::kToolCallRequired: return "tool_call_required";
   }
   return "";
 }
 
-text::ParserOptions parser_options(const Request& request, const text::RenderedPrompt& prompt, text::Profile profile) {
+text::ParserOptions parser_options(const Request& request, const text::RenderedPrompt& prompt,
+                                   text::Profile profile) {
   const text::Conversation& conversation = request.conversation;
   text::ParserOptions options;
   options.start = prompt.start;
@@ -41,12 +38,9 @@ text::ParserOptions parser_options(const Request& request, const text::RenderedP
 
 Parsed<Request> parse_request(Dialect dialect, std::string_view body, const RequestContext& context) {
   switch (dialect) {
-    case Dialect::kChat:
-      return chat::parse_request(body, context);
-    case Dialect::kResponses:
-      return responses::parse_request(body, context);
-    case Dialect::kMessages:
-      break;
+    case Dialect::kChat: return chat::parse_request(body, context);
+    case Dialect::kResponses: return responses::parse_request(body, context);
+    case Dialect::kMessages: break;
   }
   return messages::parse_request(body, context);
 }

@@ -36,8 +36,8 @@ struct RequestError {
 template <class T>
 class [[nodiscard]] Parsed {
  public:
-  Parsed(T value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
-  Parsed(RequestError error) : error_(std::move(error)) {}     // NOLINT(google-explicit-constructor)
+  Parsed(T value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
+  Parsed(RequestError error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
   bool ok() const { return value_.has_value(); }
   T& operator*() { return *value_; }
   const T& operator*() const { return *value_; }
@@ -97,7 +97,8 @@ struct OutputConstraint {
   Kind kind = Kind::kJson;
   std::string text;  // schema or "" for any JSON; the expression; a JSON list of function tools
 };
-std::string_view constraint_kind_name(OutputConstraint::Kind kind);  // json, regex, tool_call, tool_call_required
+std::string_view constraint_kind_name(
+    OutputConstraint::Kind kind);  // json, regex, tool_call, tool_call_required
 
 // A function that a client knows by a namespace and a local name.
 struct NamespacedTool {
@@ -124,7 +125,8 @@ struct Request {
 };
 
 // Parser options of a rendered request, its tools' schemas included.
-text::ParserOptions parser_options(const Request& request, const text::RenderedPrompt& prompt, text::Profile profile);
+text::ParserOptions parser_options(const Request& request, const text::RenderedPrompt& prompt,
+                                   text::Profile profile);
 
 // Reads a body. The error carries the status; nothing else of the request has happened then.
 Parsed<Request> parse_request(Dialect dialect, std::string_view body, const RequestContext& context);

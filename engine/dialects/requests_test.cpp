@@ -28,7 +28,8 @@ RequestError refused(Dialect dialect, std::string_view body, const RequestContex
 }
 
 TEST(ChatRequest, ExtensionsAreRead) {
-  const Request request = accepted(Dialect::kChat, R"({"model":"m","messages":[{"role":"developer","content":"d"},
+  const Request request =
+      accepted(Dialect::kChat, R"({"model":"m","messages":[{"role":"developer","content":"d"},
       {"role":"user","content":"u"}],"n":3,"top_k":40,"min_p":0.1,"repetition_penalty":1.1,"min_tokens":2,
       "ignore_eos":true,"stop_token_ids":[7,9],"logit_bias":{"5":-1.5},"max_completion_tokens":12,
       "reasoning_effort":37,"parallel_tool_calls":false,"user":"me","seed":null,"unknown":{}})");
@@ -50,7 +51,8 @@ TEST(ChatRequest, ExtensionsAreRead) {
 
 TEST(ChatRequest, BadValuesNameTheField) {
   const auto message_of = [](std::string_view field) {
-    return refused(Dialect::kChat, R"({"model":"m","messages":[{"role":"user","content":"u"}],)" + std::string(field) + "}")
+    return refused(Dialect::kChat,
+                   R"({"model":"m","messages":[{"role":"user","content":"u"}],)" + std::string(field) + "}")
         .message;
   };
   EXPECT_NE(message_of(R"("reasoning_effort":0)").find("reasoning_effort"), std::string::npos);
@@ -62,16 +64,20 @@ TEST(ChatRequest, BadValuesNameTheField) {
 }
 
 TEST(Requests, UnknownModelIsNotFound) {
-  const RequestError error = refused(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})");
+  const RequestError error =
+      refused(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})");
   EXPECT_EQ(error.status, 404);
   EXPECT_EQ(error.code, "model_not_found");
   RequestContext any = context();
   any.any_model = true;
-  EXPECT_TRUE(parse_request(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})", any).ok());
+  EXPECT_TRUE(
+      parse_request(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})", any)
+          .ok());
 }
 
 TEST(Requests, SpelledImagePlaceholderIsRefusedOnlyOnDemand) {
-  const std::string_view body = R"({"model":"m","messages":[{"role":"user","content":"<｜deepseek_image｜>"}]})";
+  const std::string_view body =
+      R"({"model":"m","messages":[{"role":"user","content":"<｜deepseek_image｜>"}]})";
   accepted(Dialect::kChat, body);
   RequestContext strict = context();
   strict.reject_image_spelling = true;
@@ -86,7 +92,8 @@ TEST(MessagesRequest, BillingHeaderIsDropped) {
 }
 
 TEST(MessagesRequest, AnyIsRequiredAndServerToolsAreLeftOut) {
-  const Request request = accepted(Dialect::kMessages, R"({"model":"m","messages":[{"role":"user","content":"u"}],
+  const Request request =
+      accepted(Dialect::kMessages, R"({"model":"m","messages":[{"role":"user","content":"u"}],
       "tools":[{"type":"web_search_20250305","name":"web_search"},{"type":"custom","name":"f","input_schema":{"type":"object"}}],
       "tool_choice":{"type":"any","disable_parallel_tool_use":true},"thinking":{"type":"enabled","budget_tokens":99}})");
   ASSERT_EQ(request.conversation.tools.size(), 1U);
@@ -105,7 +112,8 @@ TEST(ResponsesRequest, CustomToolsBecomeFunctionsWithOneText) {
 }
 
 TEST(Limits, OursLowersAndRefusesFullContexts) {
-  TokenLimits limits{.thinking = false, .effort = {}, .max_tokens = 100, .prompt_tokens = 60, .context_limit = 100};
+  TokenLimits limits{
+      .thinking = false, .effort = {}, .max_tokens = 100, .prompt_tokens = 60, .context_limit = 100};
   EXPECT_EQ(*resolve_max_tokens(limits, text::Profile::kOurs), 40U);
   limits.prompt_tokens = 100;
   const auto full = resolve_max_tokens(limits, text::Profile::kOurs);
@@ -115,16 +123,22 @@ TEST(Limits, OursLowersAndRefusesFullContexts) {
 
 TEST(ErrorBody, EachDialectHasItsShape) {
   const RequestError error = server_error(429, "busy");
-  EXPECT_EQ(error_body(error, Dialect::kChat, text::Profile::kOurs, "r1"),
-            R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}})");
+  EXPECT_EQ(
+      error_body(error, Dialect::kChat, text::Profile::kOurs, "r1"),
+      R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}})");
   EXPECT_EQ(error_body(error, Dialect::kMessages, text::Profile::kOurs, "r1"),
             R"({"type":"error","error":{"type":"rate_limit_error","message":"busy"},"request_id":"r1"})");
 }
 
 TEST(InternalForm, FaultsNameTheField) {
-  EXPECT_NE(read_conversation(std::string_view(R"({"messages":[{"role":"x"}]})")).error().message.find("messages[0].role"), std::string::npos);
+  EXPECT_NE(read_conversation(std::string_view(R"({"messages":[{"role":"x"}]})"))
+                .error()
+                .message.find("messages[0].role"),
+            std::string::npos);
   EXPECT_FALSE(read_conversation(std::string_view("[")).ok());
-  EXPECT_TRUE(read_conversation(std::string_view(R"({"messages":[{"role":"user","content":"a"}],"effort":10})")).ok());
+  EXPECT_TRUE(
+      read_conversation(std::string_view(R"({"messages":[{"role":"user","content":"a"}],"effort":10})"))
+          .ok());
 }
 
 }  // namespace

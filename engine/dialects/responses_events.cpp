@@ -14,11 +14,12 @@ using text::JsonValue;
 using text::ParserEvent;
 
 JsonValue usage_object(const TokenUsage& usage) {
-  return JsonValue::object({{"input_tokens", usage.prompt},
-                            {"input_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})},
-                            {"output_tokens", usage.completion},
-                            {"output_tokens_details", JsonValue::object({{"reasoning_tokens", usage.reasoning}})},
-                            {"total_tokens", usage.prompt + usage.completion}});
+  return JsonValue::object(
+      {{"input_tokens", usage.prompt},
+       {"input_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})},
+       {"output_tokens", usage.completion},
+       {"output_tokens_details", JsonValue::object({{"reasoning_tokens", usage.reasoning}})},
+       {"total_tokens", usage.prompt + usage.completion}});
 }
 
 // Items come one after another; each is opened, filled and closed before the next.
@@ -45,12 +46,8 @@ class Writer : public AnswerWriter {
           text_ += event.text;
           add_text("response.output_text.delta", "delta", event.text, frames);
           break;
-        case ParserEvent::Kind::kCallStart:
-          open_call(event.text, frames);
-          break;
-        case ParserEvent::Kind::kArguments:
-          arguments(event.text, frames);
-          break;
+        case ParserEvent::Kind::kCallStart: open_call(event.text, frames); break;
+        case ParserEvent::Kind::kArguments: arguments(event.text, frames); break;
       }
     }
   }
@@ -126,7 +123,8 @@ class Writer : public AnswerWriter {
   void add(const std::string& type, std::initializer_list<std::pair<std::string_view, JsonValue>> members,
            std::vector<SseFrame>& frames) {
     JsonValue event = JsonValue::object({{"type", type}});
-    for (const auto& [key, value] : members) event.set(key, value);
+    for (const auto& [key, value] : members)
+      event.set(key, value);
     event.set("sequence_number", sequence_++);
     frames.push_back({type, write_json(event)});
   }
@@ -170,14 +168,16 @@ class Writer : public AnswerWriter {
     add("response.output_item.added",
         {{"item", text_item("in_progress", JsonValue::array())}, {"output_index", index()}}, frames);
     add("response.content_part.added",
-        {{"content_index", 0}, {"item_id", open_id_}, {"output_index", index()}, {"part", text_part("")}}, frames);
+        {{"content_index", 0}, {"item_id", open_id_}, {"output_index", index()}, {"part", text_part("")}},
+        frames);
   }
 
   // A delta or the whole text of the open part.
   void add_text(const std::string& type, std::string_view key, const std::string& text,
                 std::vector<SseFrame>& frames) {
     if (item_ == Item::kReasoning) {
-      return add(type, {{"content_index", 0}, {key, text}, {"item_id", open_id_}, {"output_index", index()}}, frames);
+      return add(type, {{"content_index", 0}, {key, text}, {"item_id", open_id_}, {"output_index", index()}},
+                 frames);
     }
     add(type,
         {{"content_index", 0},
@@ -224,7 +224,8 @@ class Writer : public AnswerWriter {
     text_.clear();
     cutter_ = ArgumentCutter();
     decoder_ = InputDecoder();
-    add("response.output_item.added", {{"item", call_item("in_progress")}, {"output_index", index()}}, frames);
+    add("response.output_item.added", {{"item", call_item("in_progress")}, {"output_index", index()}},
+        frames);
   }
 
   void arguments(const std::string& text, std::vector<SseFrame>& frames) {
@@ -241,21 +242,25 @@ class Writer : public AnswerWriter {
     } else if (!package_) {
       add_piece(text);
     } else {
-      for (const std::string& piece : cutter_.push(text)) add_piece(piece);
+      for (const std::string& piece : cutter_.push(text))
+        add_piece(piece);
     }
   }
 
   void close(const std::string& status, bool call_follows, std::vector<SseFrame>& frames) {
     JsonValue done;
     switch (item_) {
-      case Item::kNone:
-        return;
+      case Item::kNone: return;
       case Item::kReasoning:
       case Item::kMessage: {
         const bool reasoning = item_ == Item::kReasoning;
-        add_text(reasoning ? "response.reasoning_text.done" : "response.output_text.done", "text", text_, frames);
+        add_text(reasoning ? "response.reasoning_text.done" : "response.output_text.done", "text", text_,
+                 frames);
         add("response.content_part.done",
-            {{"content_index", 0}, {"item_id", open_id_}, {"output_index", index()}, {"part", text_part(text_)}},
+            {{"content_index", 0},
+             {"item_id", open_id_},
+             {"output_index", index()},
+             {"part", text_part(text_)}},
             frames);
         done = text_item(status, JsonValue::array({text_part(text_)}));
         if (!reasoning && call_follows) done.set("phase", "commentary");

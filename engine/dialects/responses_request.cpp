@@ -16,13 +16,16 @@ using text::Role;
 
 constexpr std::string_view kPatchTool = "apply_patch";
 constexpr std::string_view kPatchDescription =
-    "Changes files. `input` is one patch: a line '*** Begin Patch', for each file '*** Add File: PATH', '*** Update File: "
+    "Changes files. `input` is one patch: a line '*** Begin Patch', for each file '*** Add File: PATH', '*** "
+    "Update File: "
     "PATH' or '*** Delete File: PATH' with its hunks, and a line '*** End Patch'.";
 constexpr std::string_view kCustomDescription = "Takes free text. `input` is the whole text.";
 
 class Reader {
  public:
-  explicit Reader(const RequestContext& context) : context_(context) { request_.dialect = Dialect::kResponses; }
+  explicit Reader(const RequestContext& context) : context_(context) {
+    request_.dialect = Dialect::kResponses;
+  }
 
   Parsed<Request> read(std::string_view bytes) {
     const JsonValue body = read_body(bytes, context_, findings_, request_);
@@ -38,13 +41,15 @@ class Reader {
     tool_choice(body);
     if (request_.conversation.tool_choice != text::ToolChoice::kNone) findings_.merge(schema_findings_);
     if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
-      if (*top > 20) findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+      if (*top > 20)
+        findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
       request_.sampling.top_logprobs = static_cast<std::uint32_t>(*top);
       if (ours()) request_.sampling.logprobs = *top > 0;
     }
     request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
     request_.user = string_field(findings_, body, "user", "").value_or("");
-    if (ours()) request_.parallel_tool_calls = bool_field(findings_, body, "parallel_tool_calls", "").value_or(true);
+    if (ours())
+      request_.parallel_tool_calls = bool_field(findings_, body, "parallel_tool_calls", "").value_or(true);
     make_echo(body);
     settle_sampling(context_, given(body, "top_p") != nullptr, request_);
     finish_request(context_, findings_, request_);
@@ -75,7 +80,8 @@ class Reader {
       messages().push_back(Message::of_text(Role::kSystem, *instructions));
     const JsonValue* value = given(body, "input");
     if (value == nullptr) {
-      if (instructions.value_or("").empty()) findings_.semantic("Either input or instructions must be provided");
+      if (instructions.value_or("").empty())
+        findings_.semantic("Either input or instructions must be provided");
       return;
     }
     if (value->is_string()) {
@@ -84,14 +90,16 @@ class Reader {
     }
     if (!value->is_array()) return findings_.shape("input should be a string or a list of input items");
     if (value->size() == 0) findings_.semantic("Input items array must not be empty");
-    for (std::size_t i = 0; i < value->size(); ++i) item(value->items()[i], index_path("input", i));
+    for (std::size_t i = 0; i < value->size(); ++i)
+      item(value->items()[i], index_path("input", i));
     close_reasoning();
   }
 
   void item(const JsonValue& source, const std::string& path) {
     const JsonValue* type = source.find("type");
     if (type == nullptr) {
-      if (!source.is_object() || source.find("role") == nullptr) return findings_.shape(path + ": invalid input item");
+      if (!source.is_object() || source.find("role") == nullptr)
+        return findings_.shape(path + ": invalid input item");
       return message(source, path);
     }
     if (!type->is_string()) return findings_.shape(join_path(path, "type") + ": expected a string");
@@ -176,8 +184,9 @@ class Reader {
       return;
     }
     if (!url) {
-      findings_.semantic(path + (id ? ": file_id is not supported. Pass the image as a base64 data url instead."
-                                    : ": input_image must have image_url or file_id"));
+      findings_.semantic(path +
+                         (id ? ": file_id is not supported. Pass the image as a base64 data url instead."
+                             : ": input_image must have image_url or file_id"));
       return;
     }
     if (!is_image_url(*url)) findings_.semantic(path + ": Unsupported image_url format");
@@ -196,8 +205,10 @@ class Reader {
       const std::string at = index_path(join_path(path, "content"), i);
       if (!expect_object(findings_, piece, at)) continue;
       const std::string text = required_string(findings_, piece, "text", at);
-      if (pending_reasoning_) *pending_reasoning_ += "\n" + text;
-      else pending_reasoning_ = text;
+      if (pending_reasoning_)
+        *pending_reasoning_ += "\n" + text;
+      else
+        pending_reasoning_ = text;
     }
   }
 
@@ -223,7 +234,8 @@ class Reader {
 
   void add_assistant_text(std::vector<Part> parts) {
     Message& turn = assistant_turn();
-    for (Part& part : parts) turn.parts.push_back(std::move(part));
+    for (Part& part : parts)
+      turn.parts.push_back(std::move(part));
   }
 
   void add_call(text::ToolCall call, const std::string& path) {
@@ -236,7 +248,8 @@ class Reader {
     call.id = required_string(findings_, source, "call_id", path);
     call.name = required_string(findings_, source, "name", path);
     call.arguments = required_string(findings_, source, "arguments", path);
-    if (const auto space = string_field(findings_, source, "namespace", path)) call.name = names_.find(*space, call.name);
+    if (const auto space = string_field(findings_, source, "namespace", path))
+      call.name = names_.find(*space, call.name);
     add_call(std::move(call), path);
   }
 
@@ -255,7 +268,8 @@ class Reader {
     result.tool_call_id = string_field(findings_, source, "call_id", path).value_or("");
     if (const JsonValue* output = required_any(findings_, source, "output", path)) {
       if (!text_or_parts(*output, join_path(path, "output"), result.parts))
-        findings_.shape(join_path(path, "output") + ": output should be a string or a list of output content parts");
+        findings_.shape(join_path(path, "output") +
+                        ": output should be a string or a list of output content parts");
     }
     never_empty(result.parts);
     close_reasoning();
@@ -274,8 +288,10 @@ class Reader {
         due.insert(call.id);
       }
       if (message.role == Role::kTool) {
-        if (!seen.contains(message.tool_call_id)) fault("No tool call found for output", message.tool_call_id);
-        if (!answered.insert(message.tool_call_id).second) fault("Duplicate tool output", message.tool_call_id);
+        if (!seen.contains(message.tool_call_id))
+          fault("No tool call found for output", message.tool_call_id);
+        if (!answered.insert(message.tool_call_id).second)
+          fault("Duplicate tool output", message.tool_call_id);
         due.erase(message.tool_call_id);
       } else if (message.role != Role::kAssistant && !due.empty()) {
         fault("No tool output found for tool call", *due.begin());
@@ -295,7 +311,8 @@ class Reader {
       const bool plain = type != nullptr && *type != JsonValue("namespace");
       if (plain && name != nullptr && name->is_string()) names_.reserve(name->text());
     }
-    for (std::size_t i = 0; i < list->size(); ++i) tool(list->items()[i], index_path("tools", i));
+    for (std::size_t i = 0; i < list->size(); ++i)
+      tool(list->items()[i], index_path("tools", i));
     check_tools(request_.conversation.tools, schema_findings_);
   }
 
@@ -303,7 +320,8 @@ class Reader {
     if (!expect_object(findings_, source, path)) return;
     const std::string type = required_string(findings_, source, "type", path);
     if (type == "function") {
-      request_.conversation.tools.push_back(make_tool(source, "parameters", true, path, findings_, schema_findings_));
+      request_.conversation.tools.push_back(
+          make_tool(source, "parameters", true, path, findings_, schema_findings_));
     } else if (type == "namespace") {
       name_space(source, path);
     } else if (type == "custom") {
@@ -329,7 +347,8 @@ class Reader {
         continue;
       }
       text::ToolDefinition tool = make_tool(inner, "parameters", true, at, findings_, schema_findings_);
-      if (!locals.insert(tool.name).second) schema_findings_.semantic("Tool names within a namespace must be unique.");
+      if (!locals.insert(tool.name).second)
+        schema_findings_.semantic("Tool names within a namespace must be unique.");
       tool.name = names_.give(space, tool.name);
       if (request_.version == text::ModelVersion::kV41 && description)
         tool.description = *description + "\n" + tool.description.value_or("");
@@ -347,7 +366,8 @@ class Reader {
                                      tool.name.substr(0, 100)));
     check_tool_name(tool.name, join_path(path, "name"), findings_);
     const auto description = string_field(findings_, source, "description", path);
-    tool.description = patch ? std::string(kPatchDescription) : description.value_or(std::string(kCustomDescription));
+    tool.description =
+        patch ? std::string(kPatchDescription) : description.value_or(std::string(kCustomDescription));
     tool.parameters = JsonValue::object(
         {{"type", "object"},
          {"properties", JsonValue::object({{"input", JsonValue::object({{"type", "string"}})}})},
@@ -359,12 +379,15 @@ class Reader {
   void tool_choice(const JsonValue& body) {
     const JsonValue* choice = given(body, "tool_choice");
     if (choice == nullptr) return;
-    constexpr std::string_view kExpected = "tool_choice: expected one of none, auto, required or a tool choice object";
+    constexpr std::string_view kExpected =
+        "tool_choice: expected one of none, auto, required or a tool choice object";
     if (choice->is_string()) {
       const std::string& word = choice->text();
-      if (word == "none") return apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
+      if (word == "none")
+        return apply_choice(text::ToolChoice::kNone, std::nullopt, context_, findings_, request_);
       if (word == "auto") return;
-      if (word == "required") return apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
+      if (word == "required")
+        return apply_choice(text::ToolChoice::kRequired, std::nullopt, context_, findings_, request_);
       return findings_.shape(std::string(kExpected));
     }
     if (!choice->is_object() || choice->size() == 0) return findings_.shape(std::string(kExpected));
@@ -415,7 +438,8 @@ class Reader {
     if (type != "namespace") return tool;
     JsonValue inner = JsonValue::array();
     const JsonValue list = echoed(tool, "tools");
-    for (const JsonValue& one : list.items()) inner.push(echo_tool(one));
+    for (const JsonValue& one : list.items())
+      inner.push(echo_tool(one));
     return JsonValue::object({{"type", type},
                               {"name", echoed(tool, "name")},
                               {"description", echoed(tool, "description")},
@@ -425,19 +449,22 @@ class Reader {
   void make_echo(const JsonValue& body) {
     const JsonValue reasoning = echoed(body, "reasoning");
     const JsonValue text = echoed(body, "text");
-    const auto or_else = [](JsonValue value, JsonValue other) { return value.is_null() ? std::move(other) : value; };
+    const auto or_else = [](JsonValue value, JsonValue other) {
+      return value.is_null() ? std::move(other) : value;
+    };
     JsonValue tools = JsonValue::array();
     const JsonValue list = echoed(body, "tools");
-    for (const JsonValue& tool : list.items()) tools.push(echo_tool(tool));
+    for (const JsonValue& tool : list.items())
+      tools.push(echo_tool(tool));
     request_.echo = JsonValue::object(
         {{"instructions", echoed(body, "instructions")},
          {"max_output_tokens", echoed(body, "max_output_tokens")},
          {"reasoning", JsonValue::object({{"effort", echoed(reasoning, "effort")},
                                           {"summary", echoed(reasoning, "summary")}})},
          {"temperature", or_else(echoed(body, "temperature"), JsonValue::real(1))},
-         {"text", JsonValue::object({{"format", or_else(echoed(text, "format"),
-                                                        JsonValue::object({{"type", "text"}}))},
-                                     {"verbosity", echoed(text, "verbosity")}})},
+         {"text", JsonValue::object(
+                      {{"format", or_else(echoed(text, "format"), JsonValue::object({{"type", "text"}}))},
+                       {"verbosity", echoed(text, "verbosity")}})},
          {"tool_choice", or_else(echoed(body, "tool_choice"), "auto")},
          {"tools", std::move(tools)},
          {"top_logprobs", or_else(echoed(body, "top_logprobs"), 0)},

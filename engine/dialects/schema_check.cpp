@@ -162,19 +162,15 @@ class Checker {
       case Rule::kItems:
         if (old_ && value.is_array()) return schemas(value, path, true);
         return schema(value, path);
-      case Rule::kSchema:
-        return schema(value, path);
-      case Rule::kSchemas:
-        return schemas(value, path, false);
+      case Rule::kSchema: return schema(value, path);
+      case Rule::kSchemas: return schemas(value, path, false);
       case Rule::kSchemaMap:
       case Rule::kDependencies:
-      case Rule::kPatternMap:
-        return schema_map(value, rule, path);
+      case Rule::kPatternMap: return schema_map(value, rule, path);
       case Rule::kString:
         if (!value.is_string()) fail(path, "expected a string");
         return;
-      case Rule::kReference:
-        return reference(value, path);
+      case Rule::kReference: return reference(value, path);
       case Rule::kPattern:
         if (!value.is_string() || !is_regex(value.text())) fail(path, "expected a regular expression");
         return;
@@ -199,28 +195,29 @@ class Checker {
       case Rule::kList:
         if (!value.is_array()) fail(path, "expected a list");
         return;
-      case Rule::kNames:
-        return names(value, path);
+      case Rule::kNames: return names(value, path);
       case Rule::kNamesMap:
         if (!value.is_object()) return fail(path, "expected an object");
-        for (std::size_t i = 0; i < value.size(); ++i) names(value.items()[i], path + "/" + value.keys()[i]);
+        for (std::size_t i = 0; i < value.size(); ++i)
+          names(value.items()[i], path + "/" + value.keys()[i]);
         return;
-      case Rule::kType:
-        return type(value, path);
+      case Rule::kType: return type(value, path);
     }
   }
 
   void schemas(const JsonValue& value, const std::string& path, bool may_be_empty) {
     if (!value.is_array()) return fail(path, "expected a list of schemas");
     if (value.size() == 0 && !may_be_empty) return fail(path, "expected at least one schema");
-    for (std::size_t i = 0; i < value.size(); ++i) schema(value.items()[i], fmt::format("{}/{}", path, i));
+    for (std::size_t i = 0; i < value.size(); ++i)
+      schema(value.items()[i], fmt::format("{}/{}", path, i));
   }
 
   void schema_map(const JsonValue& value, Rule rule, const std::string& path) {
     if (!value.is_object()) return fail(path, "expected an object of schemas");
     for (std::size_t i = 0; i < value.size(); ++i) {
       const std::string at = path + "/" + value.keys()[i];
-      if (rule == Rule::kPatternMap && !is_regex(value.keys()[i])) fail(at, "the key is not a regular expression");
+      if (rule == Rule::kPatternMap && !is_regex(value.keys()[i]))
+        fail(at, "the key is not a regular expression");
       if (rule == Rule::kDependencies && value.items()[i].is_array()) {
         names(value.items()[i], at);
       } else {
@@ -241,7 +238,8 @@ class Checker {
     bool good = is_type_word(value);
     if (value.is_array()) {
       good = value.size() > 0 && is_unique(value);
-      for (const JsonValue& word : value.items()) good = good && is_type_word(word);
+      for (const JsonValue& word : value.items())
+        good = good && is_type_word(word);
     }
     if (!good) fail(path, "expected a JSON type, or a list of different ones");
   }
@@ -249,7 +247,8 @@ class Checker {
   void reference(const JsonValue& value, const std::string& path) {
     if (!value.is_string()) return fail(path, "expected a string");
     const std::string& target = value.text();
-    if (target.starts_with("https://json-schema.org/draft/") || target.starts_with("http://json-schema.org/draft"))
+    if (target.starts_with("https://json-schema.org/draft/") ||
+        target.starts_with("http://json-schema.org/draft"))
       return;
     if (!target.starts_with('#')) return fail(path, "references to other documents are not followed");
     const std::string fragment = decode_percent(std::string_view(target).substr(1));
@@ -288,7 +287,8 @@ class Checker {
       if (at->is_array()) {
         std::size_t index = 0;
         const auto result = std::from_chars(step.data(), step.data() + step.size(), index);
-        if (result.ec != std::errc() || result.ptr != step.data() + step.size() || index >= at->size()) return false;
+        if (result.ec != std::errc() || result.ptr != step.data() + step.size() || index >= at->size())
+          return false;
         at = &at->items()[index];
       } else {
         at = at->find(step);
@@ -344,21 +344,13 @@ class PatternReader {
 
   bool atom(int depth) {
     switch (text_[at_]) {
-      case '(':
-        ++at_;
-        return group(depth);
-      case '[':
-        ++at_;
-        return character_class();
+      case '(': ++at_; return group(depth);
+      case '[': ++at_; return character_class();
       case '*':
       case '+':
-      case '?':
-        return false;
-      case '\\':
-        return escape();
-      default:
-        ++at_;
-        return true;
+      case '?': return false;
+      case '\\': return escape();
+      default: ++at_; return true;
     }
   }
 
@@ -372,7 +364,8 @@ class PatternReader {
         }
       } else if (!take(":") && !take("=") && !take("!") && !take(">")) {
         const std::size_t begin = at_;
-        while (more() && (std::string_view("imsxuU-").find(text_[at_]) != std::string_view::npos)) ++at_;
+        while (more() && (std::string_view("imsxuU-").find(text_[at_]) != std::string_view::npos))
+          ++at_;
         if (at_ == begin) return false;
         if (take(")")) return true;
         if (!take(":")) return false;
@@ -453,8 +446,12 @@ class PatternReader {
 
 }  // namespace
 
-std::optional<std::string> schema_fault(const JsonValue& schema) { return Checker(schema).run(); }
+std::optional<std::string> schema_fault(const JsonValue& schema) {
+  return Checker(schema).run();
+}
 
-bool is_regex(std::string_view pattern) { return PatternReader(pattern).read(); }
+bool is_regex(std::string_view pattern) {
+  return PatternReader(pattern).read();
+}
 
 }  // namespace deepinfer::dialects

@@ -25,7 +25,8 @@ class Normaliser {
     }
     if (const JsonValue* any = value.find("anyOf"); any != nullptr && any->is_array()) {
       JsonValue branches = JsonValue::array();
-      for (const JsonValue& branch : any->items()) branches.push(schema(branch, false));
+      for (const JsonValue& branch : any->items())
+        branches.push(schema(branch, false));
       JsonValue result = JsonValue::object({{"anyOf", std::move(branches)}});
       copy(value, result, {"description"});
       return result;
@@ -85,7 +86,8 @@ class Normaliser {
   void check_string(const JsonValue& value) {
     if (const JsonValue* words = value.find("enum")) {
       bool good = words->is_array();
-      for (const JsonValue& word : words->items()) good = good && word.is_string();
+      for (const JsonValue& word : words->items())
+        good = good && word.is_string();
       if (!good) fail("`enum` of a string needs strings");
     }
     if (const JsonValue* format = value.find("format")) {
@@ -133,7 +135,8 @@ class Normaliser {
     result.set("additionalProperties", false);
     result.set("required", std::move(names));
     copy(value, result, {"description"});
-    if (const JsonValue* definitions = value.find("$def"); definitions != nullptr && definitions->is_object()) {
+    if (const JsonValue* definitions = value.find("$def");
+        definitions != nullptr && definitions->is_object()) {
       JsonValue all = JsonValue::object();
       for (std::size_t i = 0; i < definitions->size(); ++i)
         all.set(definitions->keys()[i], schema(definitions->items()[i], false));

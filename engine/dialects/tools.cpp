@@ -38,8 +38,8 @@ JsonValue function_schema(const JsonValue* schema, bool strict, bool may_lack, c
   }
   const JsonValue* type = given_schema.find("type");
   if (type == nullptr || *type != JsonValue("object"))
-    findings.semantic(fmt::format("Invalid schema for function '{}': schema must be a JSON Schema of 'type: \"object\"'",
-                                  name));
+    findings.semantic(fmt::format(
+        "Invalid schema for function '{}': schema must be a JSON Schema of 'type: \"object\"'", name));
   return given_schema;
 }
 
@@ -47,7 +47,8 @@ JsonValue function_schema(const JsonValue* schema, bool strict, bool may_lack, c
 
 void check_tool_name(const std::string& name, const std::string& path, Findings& findings) {
   if (name.empty()) {
-    findings.semantic(fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", path));
+    findings.semantic(
+        fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", path));
     return;
   }
   const bool good = std::all_of(name.begin(), name.end(), [](char c) {
@@ -56,8 +57,8 @@ void check_tool_name(const std::string& name, const std::string& path, Findings&
   if (!good)
     findings.semantic(fmt::format("Invalid '{}': expected letters, digits, '_' and '-' only.", path));
   if (name.size() > kLongestName)
-    findings.semantic(fmt::format("Invalid '{}': string too long. Expected at most {} characters, got {}.", path,
-                                  kLongestName, name.size()));
+    findings.semantic(fmt::format("Invalid '{}': string too long. Expected at most {} characters, got {}.",
+                                  path, kLongestName, name.size()));
 }
 
 text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_key, bool may_lack_parameters,
@@ -68,8 +69,8 @@ text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_
   if (may_lack_parameters) tool.strict = bool_field(findings, source, "strict", path);
   check_tool_name(tool.name, join_path(path, "name"), findings);
   const JsonValue* schema = given(source, schema_key);
-  tool.parameters = function_schema(schema, tool.strict.value_or(false), may_lack_parameters, tool.name,
-                                    schema_findings);
+  tool.parameters =
+      function_schema(schema, tool.strict.value_or(false), may_lack_parameters, tool.name, schema_findings);
   return tool;
 }
 
@@ -83,8 +84,8 @@ void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findi
   if (strict && loose) findings.semantic("Cannot use strict tool with non-strict tool in the same request");
 }
 
-void apply_choice(text::ToolChoice choice, const std::optional<std::string>& named, const RequestContext& context,
-                  Findings& findings, Request& request) {
+void apply_choice(text::ToolChoice choice, const std::optional<std::string>& named,
+                  const RequestContext& context, Findings& findings, Request& request) {
   text::Conversation& conversation = request.conversation;
   conversation.tool_choice = choice;
   if (conversation.tools.empty()) {
@@ -104,7 +105,8 @@ void apply_choice(text::ToolChoice choice, const std::optional<std::string>& nam
   conversation.named_tool = *named;
 }
 
-void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings, Request& request) {
+void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings,
+                        Request& request) {
   string_field(findings, holder, "name", path);
   const bool strict = bool_field(findings, holder, "strict", path).value_or(false);
   const JsonValue* schema = required_any(findings, holder, "schema", path);
@@ -153,12 +155,9 @@ std::optional<OutputConstraint> output_constraint(const Request& request) {
   const text::Conversation& conversation = request.conversation;
   if (shows_tools(conversation)) return tool_constraint(conversation, request.version);
   switch (conversation.response_format.kind) {
-    case text::ResponseFormat::Kind::kText:
-      return std::nullopt;
-    case text::ResponseFormat::Kind::kJsonObject:
-      return OutputConstraint{OutputConstraint::Kind::kJson, ""};
-    case text::ResponseFormat::Kind::kJsonSchema:
-      return request.constraint;
+    case text::ResponseFormat::Kind::kText: return std::nullopt;
+    case text::ResponseFormat::Kind::kJsonObject: return OutputConstraint{OutputConstraint::Kind::kJson, ""};
+    case text::ResponseFormat::Kind::kJsonSchema: return request.constraint;
     case text::ResponseFormat::Kind::kRegex:
       return OutputConstraint{OutputConstraint::Kind::kRegex, conversation.response_format.regex};
   }

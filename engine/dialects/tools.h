@@ -24,11 +24,12 @@ void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findi
 
 // Applies a choice; `named` is the one tool to call, if any. Refuses a named tool that is missing and, in the package profile, any
 // forced choice in thinking mode. A request without tools ignores its choice.
-void apply_choice(text::ToolChoice choice, const std::optional<std::string>& named, const RequestContext& context,
-                  Findings& findings, Request& request);
+void apply_choice(text::ToolChoice choice, const std::optional<std::string>& named,
+                  const RequestContext& context, Findings& findings, Request& request);
 
 // `response_format` and `text.format` with a schema: checks it. The strict form goes to the constraint only.
-void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings, Request& request);
+void read_schema_format(const JsonValue& holder, const std::string& path, Findings& findings,
+                        Request& request);
 
 std::optional<OutputConstraint> output_constraint(const Request& request);
 

@@ -2,7 +2,9 @@
 
 namespace deepinfer::text {
 
-std::string_view model_version_name(ModelVersion version) { return version == ModelVersion::kV4 ? "v4" : "v4.1"; }
+std::string_view model_version_name(ModelVersion version) {
+  return version == ModelVersion::kV4 ? "v4" : "v4.1";
+}
 
 std::optional<ModelVersion> model_version_from_name(std::string_view name) {
   if (name == "v4") return ModelVersion::kV4;
@@ -12,14 +14,10 @@ std::optional<ModelVersion> model_version_from_name(std::string_view name) {
 
 std::string_view image_detail_name(ImageDetail detail) {
   switch (detail) {
-    case ImageDetail::kLow:
-      return "low";
-    case ImageDetail::kHigh:
-      return "high";
-    case ImageDetail::kOriginal:
-      return "original";
-    case ImageDetail::kAuto:
-      return "auto";
+    case ImageDetail::kLow: return "low";
+    case ImageDetail::kHigh: return "high";
+    case ImageDetail::kOriginal: return "original";
+    case ImageDetail::kAuto: return "auto";
   }
   return "";
 }
@@ -51,13 +49,10 @@ Effort Effort::of_number(int number) {
 int Effort::value() const {
   if (number) return *number;
   switch (tier) {
-    case Tier::kLow:
-      return 50;
+    case Tier::kLow: return 50;
     case Tier::kHigh:
-    case Tier::kXhigh:
-      return 75;
-    case Tier::kMax:
-      return 100;
+    case Tier::kXhigh: return 75;
+    case Tier::kMax: return 100;
   }
   return 75;
 }
@@ -65,14 +60,10 @@ int Effort::value() const {
 std::string Effort::name() const {
   if (number) return std::to_string(*number);
   switch (tier) {
-    case Tier::kLow:
-      return "low";
-    case Tier::kHigh:
-      return "high";
-    case Tier::kXhigh:
-      return "xhigh";
-    case Tier::kMax:
-      return "max";
+    case Tier::kLow: return "low";
+    case Tier::kHigh: return "high";
+    case Tier::kXhigh: return "xhigh";
+    case Tier::kMax: return "max";
   }
   return "";
 }

@@ -2,15 +2,18 @@
 
 // The assembler copies the files; DEEPINFER_TEXT_DATA is their folder, given by the build. x86-64 and AArch64 keep
 // int32 in the byte order of the file.
-#define DEEPINFER_EMBED(symbol, file)                        \
-  asm(".pushsection .rodata\n"                               \
-      ".balign 64\n"                                         \
-      ".globl " #symbol "_begin\n" #symbol "_begin:\n"       \
-      ".incbin \"" DEEPINFER_TEXT_DATA "/" file "\"\n"       \
-      ".globl " #symbol "_end\n" #symbol "_end:\n"           \
-      ".byte 0\n"                                            \
-      ".popsection\n");                                      \
-  extern "C" const char symbol##_begin[];                    \
+#define DEEPINFER_EMBED(symbol, file)           \
+  asm(".pushsection .rodata\n"                  \
+      ".balign 64\n"                            \
+      ".globl " #symbol "_begin\n" #symbol      \
+      "_begin:\n"                               \
+      ".incbin \"" DEEPINFER_TEXT_DATA "/" file \
+      "\"\n"                                    \
+      ".globl " #symbol "_end\n" #symbol        \
+      "_end:\n"                                 \
+      ".byte 0\n"                               \
+      ".popsection\n");                         \
+  extern "C" const char symbol##_begin[];       \
   extern "C" const char symbol##_end[]
 
 DEEPINFER_EMBED(deepinfer_prompt_constants, "prompt_constants.json");

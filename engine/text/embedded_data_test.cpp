@@ -14,7 +14,9 @@
 namespace deepinfer::text {
 namespace {
 
-std::string sha256_hex(std::string_view bytes) { return hex_text(sha256(bytes)); }
+std::string sha256_hex(std::string_view bytes) {
+  return hex_text(sha256(bytes));
+}
 
 // Every object with a text, its length and its digest, wherever it stands.
 void check_texts(const JsonValue& value, int& checked) {
@@ -25,7 +27,8 @@ void check_texts(const JsonValue& value, int& checked) {
     EXPECT_EQ(std::to_string(text->text().size()), value.find("bytes")->text());
     ++checked;
   }
-  for (const JsonValue& item : value.items()) check_texts(item, checked);
+  for (const JsonValue& item : value.items())
+    check_texts(item, checked);
 }
 
 TEST(EmbeddedData, ConstantsHaveTheirDigests) {
@@ -40,15 +43,18 @@ TEST(EmbeddedData, ConstantsHaveTheirDigests) {
 TEST(EmbeddedData, FormatsHaveTheDigestsOfTheSpecification) {
   const auto joined = [](const std::vector<PromptPiece>& pieces) {
     std::string text;
-    for (const PromptPiece& piece : pieces) text += piece.bytes;
+    for (const PromptPiece& piece : pieces)
+      text += piece.bytes;
     return text;
   };
   const FormatConstants& v41 = format_constants(ModelVersion::kV41);
   const FormatConstants& v4 = format_constants(ModelVersion::kV4);
   EXPECT_EQ(sha256_hex(v41.effort_prefix + "75" + v41.effort_suffix),
             "86fdea28dfcf6ee1cffe3c13c63f9472d1c250d444d06666b710530963194231");
-  EXPECT_EQ(sha256_hex(joined(v41.tools_before)), "2ae2ff83edf990187ed419c4e2901bb9ea6ce2129eb503ac543b258e7de8231d");
-  EXPECT_EQ(sha256_hex(joined(v4.tools_before)), "c7c9042638154a237b5d1bd48be772374a35a4d24c5cacfd1ffbd92703da329c");
+  EXPECT_EQ(sha256_hex(joined(v41.tools_before)),
+            "2ae2ff83edf990187ed419c4e2901bb9ea6ce2129eb503ac543b258e7de8231d");
+  EXPECT_EQ(sha256_hex(joined(v4.tools_before)),
+            "c7c9042638154a237b5d1bd48be772374a35a4d24c5cacfd1ffbd92703da329c");
   EXPECT_EQ(sha256_hex(v41.tools_after), "690702850fe256512cb1ee67c4e436ecb3e735c71ebee77ca45ff357a75fb5a7");
   EXPECT_EQ(sha256_hex(v4.effort_high), "f7a24f3b3050d4a83781e9b755b316aae2ec1d9dc87562541d90bcb04d7350f7");
   EXPECT_EQ(sha256_hex(v4.effort_max), "53fb31b8392ec5b4a926481943efc67636748f137c1a49d493a7af4d4fa55d2c");

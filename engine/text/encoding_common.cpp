@@ -23,7 +23,8 @@ std::string escape_tool_result(std::string text) {
 // into a JSON string that holds an object, as the weights' encoder does. 3.1
 JsonValue argument_object(const std::string& arguments, Profile profile) {
   auto value = read_json(arguments);
-  if (value.ok() && value->is_string() && profile == Profile::kOurs) value = read_json(std::string(value->text()));
+  if (value.ok() && value->is_string() && profile == Profile::kOurs)
+    value = read_json(std::string(value->text()));
   if (value.ok() && value->is_object()) return std::move(value).value();
   return JsonValue::object({{"arguments", arguments}});
 }
@@ -32,7 +33,8 @@ JsonValue argument_object(const std::string& arguments, Profile profile) {
 
 std::string RenderedPrompt::text() const {
   std::string joined;
-  for (const PromptPiece& piece : pieces) joined += piece.bytes;
+  for (const PromptPiece& piece : pieces)
+    joined += piece.bytes;
   return joined;
 }
 
@@ -47,7 +49,8 @@ std::vector<std::pair<std::size_t, std::size_t>> RenderedPrompt::special_ranges(
 }
 
 RenderedPrompt render(const Conversation& conversation, const EncodingOptions& options) {
-  return options.version == ModelVersion::kV4 ? render_v4(conversation, options) : render_v41(conversation, options);
+  return options.version == ModelVersion::kV4 ? render_v4(conversation, options)
+                                              : render_v41(conversation, options);
 }
 
 Result<std::vector<TokenId>> encode(const RenderedPrompt& prompt, const Tokenizer& tokenizer) {
@@ -60,9 +63,10 @@ Result<std::vector<TokenId>> encode(const RenderedPrompt& prompt, const Tokenize
     }
     const auto id = tokenizer.special_id(piece.bytes);
     if (!id) {
-      return make_error(ErrorKind::kNotFound,
-                        fmt::format("cannot encode the prompt: the tokenizer has no control token {}", piece.bytes),
-                        "the tokenizer and the prompt version of the model directory don't belong together");
+      return make_error(
+          ErrorKind::kNotFound,
+          fmt::format("cannot encode the prompt: the tokenizer has no control token {}", piece.bytes),
+          "the tokenizer and the prompt version of the model directory don't belong together");
     }
     segments.push_back(Segment::control(*id));
   }
@@ -109,7 +113,8 @@ void PromptBuilder::parts(std::span<const Part> parts, bool in_tool_result) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) plain(shared.part_join);
     if (!parts[i].image) {
-      plain(in_tool_result && options_.escape_tool_results ? escape_tool_result(parts[i].text) : parts[i].text);
+      plain(in_tool_result && options_.escape_tool_results ? escape_tool_result(parts[i].text)
+                                                           : parts[i].text);
     } else if (options_.version == ModelVersion::kV4) {
       plain(shared.unsupported_image);
     } else {
@@ -207,7 +212,8 @@ void PromptBuilder::calls(std::span<const ToolCall> calls) {
 std::vector<ToolCall> ordered_calls(const Message& message, const EncodingOptions& options) {
   std::vector<ToolCall> calls = message.tool_calls;
   if (options.profile == Profile::kPackage && options.version == ModelVersion::kV4)
-    std::stable_sort(calls.begin(), calls.end(), [](const ToolCall& a, const ToolCall& b) { return a.id < b.id; });
+    std::stable_sort(calls.begin(), calls.end(),
+                     [](const ToolCall& a, const ToolCall& b) { return a.id < b.id; });
   return calls;
 }
 
@@ -225,8 +231,10 @@ void order_results(Turn& turn, std::span<const ToolCall> calls) {
     places.push_back(i);
     results.emplace_back(call == calls.end() ? 0 : static_cast<std::size_t>(call - calls.begin()), message);
   }
-  std::stable_sort(results.begin(), results.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (std::size_t i = 0; i < places.size(); ++i) turn.messages[places[i]] = results[i].second;
+  std::stable_sort(results.begin(), results.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < places.size(); ++i)
+    turn.messages[places[i]] = results[i].second;
 }
 
 }  // namespace
@@ -262,14 +270,14 @@ std::vector<bool> keeps_reasoning(std::span<const Turn> turns, const Conversatio
   // The last place where the model was asked: a user turn, in V4.1 also a later system turn.
   std::size_t last_asked = 0;
   for (std::size_t i = 0; i < turns.size(); ++i) {
-    const bool late_system =
-        turns[i].role == Role::kSystem && i > 0 && options.version == ModelVersion::kV41;
+    const bool late_system = turns[i].role == Role::kSystem && i > 0 && options.version == ModelVersion::kV41;
     if (turns[i].role == Role::kUser || late_system) last_asked = i;
   }
   std::vector<bool> keeps(turns.size(), keep_all);
   // Without tools a turn that has no reasoning gets no empty frame either.
   if (!keep_all && history == ReasoningHistory::kEncoder) {
-    for (std::size_t i = last_asked; i < turns.size(); ++i) keeps[i] = turns[i].messages.front()->reasoning.has_value();
+    for (std::size_t i = last_asked; i < turns.size(); ++i)
+      keeps[i] = turns[i].messages.front()->reasoning.has_value();
   }
   return keeps;
 }
@@ -336,7 +344,8 @@ void render_prefix(const Message& message, bool thinking, PromptBuilder& builder
   builder.special(control.think);
   builder.assistant_text(reasoning);
   if (content.empty()) {
-    builder.prompt().start = reasoning.empty() ? ParserStart::kReasoning : ParserStart::kReasoningContinuation;
+    builder.prompt().start =
+        reasoning.empty() ? ParserStart::kReasoning : ParserStart::kReasoningContinuation;
     return;
   }
   builder.special(control.end_think);

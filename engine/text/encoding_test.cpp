@@ -32,13 +32,16 @@ std::string tail(const Conversation& conversation, ReasoningHistory mode, ModelV
 TEST(Encoding, ReasoningHistoryModes) {
   for (const ModelVersion version : {ModelVersion::kV4, ModelVersion::kV41}) {
     EXPECT_EQ(tail(history(), ReasoningHistory::kRecipe, version),
-              "<｜User｜>a<｜Assistant｜></think>b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜></think>d<｜end▁of▁sentence｜>"
+              "<｜User｜>a<｜Assistant｜></think>b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜></"
+              "think>d<｜end▁of▁sentence｜>"
               "<｜Assistant｜><think>");
-    EXPECT_EQ(tail(history(), ReasoningHistory::kEncoder, version),
-              "<｜User｜>a<｜Assistant｜></think>b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜><think>r2</think>d"
-              "<｜end▁of▁sentence｜><｜Assistant｜><think>");
+    EXPECT_EQ(
+        tail(history(), ReasoningHistory::kEncoder, version),
+        "<｜User｜>a<｜Assistant｜></think>b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜><think>r2</think>d"
+        "<｜end▁of▁sentence｜><｜Assistant｜><think>");
     EXPECT_EQ(tail(history(), ReasoningHistory::kKeepAll, version),
-              "<｜User｜>a<｜Assistant｜><think>r1</think>b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜><think>r2</think>d"
+              "<｜User｜>a<｜Assistant｜><think>r1</"
+              "think>b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜><think>r2</think>d"
               "<｜end▁of▁sentence｜><｜Assistant｜><think>");
   }
 }
@@ -64,7 +67,8 @@ TEST(Encoding, ToolResultFramesCanBeEscaped) {
   EncodingOptions options;
   EXPECT_NE(render(conversation, options).text().find("x</tool_result>y</tool_result>"), std::string::npos);
   options.escape_tool_results = true;
-  EXPECT_NE(render(conversation, options).text().find("x<\u200B/tool_result>y</tool_result>"), std::string::npos);
+  EXPECT_NE(render(conversation, options).text().find("x<\u200B/tool_result>y</tool_result>"),
+            std::string::npos);
 }
 
 TEST(Encoding, StartsOfTheParser) {

@@ -20,13 +20,10 @@ void render_assistant(const Message& message, bool keeps, bool thinking, PromptB
 std::string_view effort_text(const Conversation& conversation, const FormatConstants& format) {
   if (!conversation.thinking) return {};
   switch (conversation.effort.value_or(Effort{}).tier) {
-    case Effort::Tier::kLow:
-      return {};
+    case Effort::Tier::kLow: return {};
     case Effort::Tier::kHigh:
-    case Effort::Tier::kXhigh:
-      return format.effort_high;
-    case Effort::Tier::kMax:
-      return format.effort_max;
+    case Effort::Tier::kXhigh: return format.effort_high;
+    case Effort::Tier::kMax: return format.effort_max;
   }
   return {};
 }
@@ -38,8 +35,7 @@ bool is_empty(const Message& message) {
 
 // Of user messages that follow each other an empty one leaves nothing, unless all are.
 void add_turn_message(const Message& message, std::vector<Message>& rest) {
-  const bool follows_user =
-      message.role == Role::kUser && !rest.empty() && rest.back().role == Role::kUser;
+  const bool follows_user = message.role == Role::kUser && !rest.empty() && rest.back().role == Role::kUser;
   if (follows_user && is_empty(message)) return;
   if (follows_user && is_empty(rest.back())) {
     rest.back() = message;
@@ -93,9 +89,7 @@ RenderedPrompt render_v4(const Conversation& conversation, const EncodingOptions
         break;
       case Role::kSystem:
       case Role::kUser:
-      case Role::kTool:
-        render_user_turn(turns[i], builder);
-        break;
+      case Role::kTool: render_user_turn(turns[i], builder); break;
     }
   }
   if (!prefix) render_header(conversation, builder);

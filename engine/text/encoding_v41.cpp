@@ -37,9 +37,9 @@ RenderedPrompt render_v41(const Conversation& conversation, const EncodingOption
   const std::vector<Turn> turns = group_turns(conversation.messages, false, options);
   const std::vector<bool> keeps = keeps_reasoning(turns, conversation, options);
   const bool prefix = is_prefix_continuation(conversation);
-  const bool has_block =
-      shows_tools(conversation) || conversation.response_format.kind == ResponseFormat::Kind::kJsonObject ||
-      conversation.response_format.kind == ResponseFormat::Kind::kJsonSchema;
+  const bool has_block = shows_tools(conversation) ||
+                         conversation.response_format.kind == ResponseFormat::Kind::kJsonObject ||
+                         conversation.response_format.kind == ResponseFormat::Kind::kJsonSchema;
   const bool starts_with_system = !turns.empty() && turns.front().role == Role::kSystem;
   const bool effort = conversation.thinking && (has_block || !turns.empty());
 
@@ -72,9 +72,7 @@ RenderedPrompt render_v41(const Conversation& conversation, const EncodingOption
         }
         break;
       case Role::kUser:
-      case Role::kTool:
-        render_user_turn(turns[i], builder);
-        break;
+      case Role::kTool: render_user_turn(turns[i], builder); break;
     }
   }
   if (!prefix) render_header(conversation, builder);

@@ -8,7 +8,8 @@ namespace deepinfer::text {
 namespace {
 
 // Tokenizer::model_digest of the shipped V4 and V4.1 tokenizers: base vocabulary, merges and splitters are the same.
-constexpr std::string_view kShippedDigest = "a83486565ac825a03279e682ae39ea0b1cb235ebae027bc19454c02657c754e3";
+constexpr std::string_view kShippedDigest =
+    "a83486565ac825a03279e682ae39ea0b1cb235ebae027bc19454c02657c754e3";
 
 }  // namespace
 

@@ -13,7 +13,9 @@
 
 namespace deepinfer::text {
 
-JsonValue JsonValue::real(double value) { return number(double_text(value, NumberText::kPython)); }
+JsonValue JsonValue::real(double value) {
+  return number(double_text(value, NumberText::kPython));
+}
 
 JsonValue JsonValue::array(std::vector<JsonValue> items) {
   JsonValue value(Type::kArray, {});
@@ -23,7 +25,8 @@ JsonValue JsonValue::array(std::vector<JsonValue> items) {
 
 JsonValue JsonValue::object(std::initializer_list<std::pair<std::string_view, JsonValue>> members) {
   JsonValue value(Type::kObject, {});
-  for (const auto& [key, member] : members) value.set(key, member);
+  for (const auto& [key, member] : members)
+    value.set(key, member);
   return value;
 }
 
@@ -90,7 +93,8 @@ class JsonReader {
   static constexpr std::size_t kIndexedKeys = 16;  // objects with more keys get a table to find repeats
 
   Error error(std::size_t at, std::string_view what) const {
-    return make_error(ErrorKind::kFormat, fmt::format("cannot read JSON: {} (byte {} of {})", what, at, bytes_.size()));
+    return make_error(ErrorKind::kFormat,
+                      fmt::format("cannot read JSON: {} (byte {} of {})", what, at, bytes_.size()));
   }
   bool fail(std::string_view what) {
     error_ = error(at_, what);
@@ -98,7 +102,8 @@ class JsonReader {
   }
   char peek() const { return at_ < bytes_.size() ? bytes_[at_] : '\0'; }
   void skip_space() {
-    while (at_ < bytes_.size() && (bytes_[at_] == ' ' || bytes_[at_] == '\n' || bytes_[at_] == '\r' || bytes_[at_] == '\t'))
+    while (at_ < bytes_.size() &&
+           (bytes_[at_] == ' ' || bytes_[at_] == '\n' || bytes_[at_] == '\r' || bytes_[at_] == '\t'))
       ++at_;
   }
   bool take(std::string_view word) {
@@ -109,21 +114,15 @@ class JsonReader {
 
   bool read_value(JsonValue& value, std::size_t depth) {
     switch (peek()) {
-      case '{':
-        return depth < options_.max_depth ? read_object(value, depth + 1) : fail("nested too deeply");
-      case '[':
-        return depth < options_.max_depth ? read_array(value, depth + 1) : fail("nested too deeply");
-      case '"':
-        value.type_ = JsonValue::Type::kString;
-        return read_string(value.text_);
+      case '{': return depth < options_.max_depth ? read_object(value, depth + 1) : fail("nested too deeply");
+      case '[': return depth < options_.max_depth ? read_array(value, depth + 1) : fail("nested too deeply");
+      case '"': value.type_ = JsonValue::Type::kString; return read_string(value.text_);
       case 't':
       case 'f':
         value = JsonValue(peek() == 't');
         return take(value.boolean_ ? "true" : "false") || fail("expected a value");
-      case 'n':
-        return take("null") || fail("expected a value");
-      default:
-        return read_number(value);
+      case 'n': return take("null") || fail("expected a value");
+      default: return read_number(value);
     }
   }
 
@@ -157,7 +156,8 @@ class JsonReader {
       return;
     }
     if (places.empty()) {
-      for (std::size_t i = 0; i < object.keys_.size(); ++i) places.emplace(object.keys_[i], i);
+      for (std::size_t i = 0; i < object.keys_.size(); ++i)
+        places.emplace(object.keys_[i], i);
     }
     const auto [place, is_new] = places.try_emplace(key, object.keys_.size());
     if (is_new) {
@@ -184,7 +184,8 @@ class JsonReader {
 
   bool read_digits() {
     const std::size_t begin = at_;
-    while (peek() >= '0' && peek() <= '9') ++at_;
+    while (peek() >= '0' && peek() <= '9')
+      ++at_;
     return at_ > begin;
   }
 
@@ -226,7 +227,8 @@ class JsonReader {
   bool read_escape(std::string& text) {
     static constexpr std::string_view kLetters = "\"\\/bfnrt";
     static constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
-    if (const std::size_t letter = kLetters.find(peek()); peek() != '\0' && letter != std::string_view::npos) {
+    if (const std::size_t letter = kLetters.find(peek());
+        peek() != '\0' && letter != std::string_view::npos) {
       ++at_;
       text.push_back(kMeanings[letter]);
       return true;
@@ -258,7 +260,8 @@ class JsonReader {
     if (bytes_.size() - at_ < 4) return fail("a \\u escape does not end");
     const char* first = bytes_.data() + at_;
     const auto result = std::from_chars(first, first + 4, code, 16);
-    if (result.ec != std::errc() || result.ptr != first + 4) return fail("a \\u escape needs four hex digits");
+    if (result.ec != std::errc() || result.ptr != first + 4)
+      return fail("a \\u escape needs four hex digits");
     at_ += 4;
     return true;
   }
@@ -308,7 +311,8 @@ std::string double_text(double value, NumberText style) {
   if (exponent < smallest || exponent >= 16) {
     std::string text = sign + digits.substr(0, 1);
     if (digits.size() > 1) text += "." + digits.substr(1);
-    if (style == NumberText::kSerde) return text + fmt::format("e{}{}", exponent < 0 ? "-" : "+", std::abs(exponent));
+    if (style == NumberText::kSerde)
+      return text + fmt::format("e{}{}", exponent < 0 ? "-" : "+", std::abs(exponent));
     return text + fmt::format("e{}{:02}", exponent < 0 ? "-" : "+", std::abs(exponent));
   }
   if (exponent < 0) return sign + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
@@ -330,23 +334,16 @@ void write_number(const JsonValue& value, const JsonWriteOptions& options, std::
 
 void write_json(const JsonValue& value, const JsonWriteOptions& options, std::string& out) {
   switch (value.type()) {
-    case JsonValue::Type::kNull:
-      out += "null";
-      return;
-    case JsonValue::Type::kBoolean:
-      out += value.boolean() ? "true" : "false";
-      return;
-    case JsonValue::Type::kNumber:
-      write_number(value, options, out);
-      return;
+    case JsonValue::Type::kNull: out += "null"; return;
+    case JsonValue::Type::kBoolean: out += value.boolean() ? "true" : "false"; return;
+    case JsonValue::Type::kNumber: write_number(value, options, out); return;
     case JsonValue::Type::kString:
       out += '"';
       append_json_escaped(value.text(), out);
       out += '"';
       return;
     case JsonValue::Type::kArray:
-    case JsonValue::Type::kObject:
-      break;
+    case JsonValue::Type::kObject: break;
   }
   const bool object = value.is_object();
   out += object ? '{' : '[';

@@ -45,7 +45,7 @@ class JsonValue {
   bool is_object() const { return type_ == Type::kObject; }
 
   bool boolean() const { return boolean_; }
-  const std::string& text() const { return text_; }                // of a string, or a number as written
+  const std::string& text() const { return text_; }               // of a string, or a number as written
   const std::vector<JsonValue>& items() const { return items_; }  // of an array, or the values of an object
   const std::vector<std::string>& keys() const { return keys_; }  // of an object, parallel to items()
   std::size_t size() const { return items_.size(); }

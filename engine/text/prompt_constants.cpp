@@ -18,7 +18,9 @@ const JsonValue& member(const JsonValue& object, std::string_view key) {
   return *value;
 }
 
-std::string text_of(const JsonValue& object, std::string_view key) { return member(member(object, key), "text").text(); }
+std::string text_of(const JsonValue& object, std::string_view key) {
+  return member(member(object, key), "text").text();
+}
 
 // Cuts template text at the control spellings in it. Only ever used on embedded text.
 std::vector<PromptPiece> with_controls(std::string_view text, const ControlSpellings& control) {
@@ -101,9 +103,14 @@ Loaded load() {
 
   const JsonValue& texts = member(root, "shared");
   const auto text = [&](std::string_view key) { return member(texts, key).text(); };
-  loaded.shared = {text("tool_result_open"),     text("tool_result_close"),     text("part_join"),
-                   text("system_reminder_open"), text("system_reminder_close"), text("unsupported_image_v4"),
-                   text("unsupported_document_responses"), text("unsupported_document_messages")};
+  loaded.shared = {text("tool_result_open"),
+                   text("tool_result_close"),
+                   text("part_join"),
+                   text("system_reminder_open"),
+                   text("system_reminder_close"),
+                   text("unsupported_image_v4"),
+                   text("unsupported_document_responses"),
+                   text("unsupported_document_messages")};
   return loaded;
 }
 
@@ -117,7 +124,11 @@ const Loaded& loaded() {
 const FormatConstants& format_constants(ModelVersion version) {
   return version == ModelVersion::kV4 ? loaded().v4 : loaded().v41;
 }
-const ControlSpellings& control_spellings() { return loaded().control; }
-const SharedConstants& shared_constants() { return loaded().shared; }
+const ControlSpellings& control_spellings() {
+  return loaded().control;
+}
+const SharedConstants& shared_constants() {
+  return loaded().shared;
+}
 
 }  // namespace deepinfer::text
