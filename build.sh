@@ -3,8 +3,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-readonly DEMO_PROMPT="What is the weather in Berlin tomorrow?"
-readonly DEMO_TOOLS="examples/tools/demo.json"
+readonly DEMO_PROMPT="How is the weather in Berlin today?"
+readonly DEMO_TOOLS="examples/tools/weather"  # .json: what the model may call; .sh: what runs when it does
 
 # What a build needs, and what the tests need beside it. Debian 12 names; docs/dependencies.md says why each is here.
 readonly BUILD_PACKAGES=(g++ cmake ninja-build libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libssl-dev libedit-dev
@@ -147,7 +147,8 @@ build_program() {
 
 # The demonstration: a question that needs a tool, answered by the model in the tree.
 run_demo() {
-  "$(build_folder)/deepinfer" run --prompt "$DEMO_PROMPT" --tools "$DEMO_TOOLS"
+  printf '> %s\n' "$DEMO_PROMPT"
+  "$(build_folder)/deepinfer" run --prompt "$DEMO_PROMPT" --tools "$DEMO_TOOLS.json" --tool-command "$DEMO_TOOLS.sh"
 }
 
 run_tests() {
