@@ -24,8 +24,11 @@ void widen(std::vector<T>& values, std::int64_t rows, std::int64_t from, std::in
 
 void widen(backend::SeamTensor& tensor, std::int64_t columns) {
   if (tensor.shape.size() != 2) return;
-  widen(tensor.f32, tensor.shape[0], tensor.shape[1], columns, -std::numeric_limits<float>::infinity());
-  widen(tensor.i32, tensor.shape[0], tensor.shape[1], columns, std::int32_t{-1});
+  if (tensor.type == graph::ElementType::kI32) {
+    widen(tensor.i32, tensor.shape[0], tensor.shape[1], columns, std::int32_t{-1});
+  } else {
+    widen(tensor.f32, tensor.shape[0], tensor.shape[1], columns, -std::numeric_limits<float>::infinity());
+  }
   tensor.shape[1] = columns;
 }
 
