@@ -145,7 +145,7 @@ Result<void> StepView::check_slice(int s, int first_token_row, int first_decoder
   if (end > limits_.context)
     return bad_step("sequence {} ends at position {}, compiled for a context of {}", s, end, limits_.context);
   for (int i = 0; i < slice.tokens; ++i) {
-    const auto row = static_cast<size_t>(first_token_row + i);
+    const auto row = static_cast<size_t>(first_token_row) + static_cast<size_t>(i);
     if (inputs_.positions[row] != slice.start + i || inputs_.sequence_of[row] != s)
       return bad_step("row {} holds position {} of sequence {}; expected position {} of sequence {}", row,
                       inputs_.positions[row], inputs_.sequence_of[row], slice.start + i, s);
@@ -159,7 +159,7 @@ Result<void> StepView::check_slice(int s, int first_token_row, int first_decoder
                     inputs_.decoder_rows.size());
   for (int i = 0; i < slice.decoder_rows; ++i) {
     const int expected = first_token_row + static_cast<int>(first_decoded - slice.start) + i;
-    const int row = inputs_.decoder_rows[static_cast<size_t>(first_decoder_row + i)];
+    const int row = inputs_.decoder_rows[static_cast<size_t>(first_decoder_row) + static_cast<size_t>(i)];
     if (row != expected)
       return bad_step("decoder row {} names token row {}; expected {}", first_decoder_row + i, row, expected);
   }

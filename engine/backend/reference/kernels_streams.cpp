@@ -78,7 +78,7 @@ void history_write(const NodeRun& run) {
     const StepView::Run rows = run.step->run_of(Axis::kTokens, s);
     for (int i = std::max(0, rows.count - target.rows); i < rows.count; ++i)
       write_history(target, run.step->sequence(s), rows.first_position + i,
-                    run.step->inputs().ids[static_cast<size_t>(rows.first_row + i)],
+                    run.step->inputs().ids[static_cast<size_t>(rows.first_row) + static_cast<size_t>(i)],
                     run.step->is_image(rows.first_row + i));
   }
 }
