@@ -35,8 +35,7 @@ Answer collect(runtime::Stream& stream) {
 
 class EngineAgreement : public testing::TestWithParam<Variant> {
  protected:
-  static std::unique_ptr<runtime::Engine> engine(Variant variant, int threads, int prefill_chunk) {
-    variant.threads = threads;
+  static std::unique_ptr<runtime::Engine> engine(const Variant& variant, int prefill_chunk) {
     runtime::EngineOptions options;
     options.prefill_chunk = prefill_chunk;
     options.step_log = true;
@@ -68,7 +67,7 @@ TEST_P(EngineAgreement, AloneAndInCompany) {
       const auto wanted = request(200, 3, temperature, mode);
       Answer alone;
       {
-        const auto quiet = engine(GetParam(), 1, 0);
+        const auto quiet = engine(GetParam(), 0);
         auto stream = quiet->submit(wanted);
         ASSERT_TRUE(stream.ok()) << stream.error().message();
         alone = collect(*stream);
@@ -76,7 +75,7 @@ TEST_P(EngineAgreement, AloneAndInCompany) {
         for (const auto& step : quiet->step_log())
           EXPECT_EQ(step.sequences, 1);
       }
-      const auto busy = engine(GetParam(), 2, 33);
+      const auto busy = engine(GetParam(), 33);
       std::vector<runtime::Stream> strangers;
       const auto admit = [&](std::uint32_t seed) {
         auto stream = busy->submit(request(20 + static_cast<int>(seed * 37 % 180), seed, 0.5, mode));

@@ -138,7 +138,7 @@ class Schedule {
   std::list<Run> runs_;
 };
 
-TEST(Schedules, random) {
+TEST(Random, schedules) {
   std::vector<Variant> variants = variants_of("tiny41", true);
   for (const Variant& variant : variants_of("tiny4", true))
     variants.push_back(variant);
