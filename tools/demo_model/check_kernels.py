@@ -80,15 +80,17 @@ def main():
         compare(f"prep norm rope quant {quant}", lambda x, w: (ops.prep(x, w, lay.pos, table, quant),), [x, w],
                 2e-4 if quant == 0 else 2e-2)
     compare("prep rope heads", lambda x: (ops.prep(x, None, lay.pos, table, 3, 2),), [rand(128, 2, 128)], 2e-2)
-    compare("act_quant", lambda x: (ops.act_quant(x, True),), [rand(128, 96)[:, :64].contiguous()], 1e-5)
+    compare("act_quant", lambda x: (ops.act_quant(x, True),), [rand(128, 96)], 1e-5)
     q, kv, sink = rand(128, 2, 128), rand(128, 128), rand(2)
     compare("attention window", lambda *a: ops.attention(*a, lay, table), [q, kv, sink])
     for ratio in (1, 2):
         rows = rand(2, 64 // ratio, 128)
+        probe = torch.tensor([[7, 30, 63], [1, 2, 40]], device=DEV)
         sel = (torch.rand(2, 64, 64 // ratio, device=DEV) < 0.5).to(torch.uint8)
         compare(f"attention ratio {ratio}", lambda q, kv, s, r: ops.attention(q, kv, s, lay, table, r, ratio,
-                                                                              probe=(7, 8)), [q, kv, sink, rows])
-        compare(f"attention selected {ratio}", lambda q, kv, s, r: ops.attention(q, kv, s, lay, table, r, ratio, sel),
+                                                                              probe=probe), [q, kv, sink, rows])
+        compare(f"attention selected {ratio}", lambda q, kv, s, r: ops.attention(q, kv, s, lay, table, r, ratio, sel,
+                                                                               probe),
                 [q, kv, sink, rows])
         iq, keys, wt = rand(128, 2, 64), rand(2, 64 // ratio, 64), rand(128, 2)
         iq, keys = (t.mul(4).round().div(4) for t in (iq, keys))

@@ -61,7 +61,7 @@ def main():
     # Gradients exist for every parameter and the index loss reaches index parameters only.
     mode = M.Mode(quant_kv=True, select=True, index_loss=True)
     w = m.working(mode)
-    x, index_loss, _ = m.forward(w, ids.int(), lay, mode)
+    x, index_loss, _ = m.forward(w, ids.int(), lay, mode, torch.arange(15, 256, 16).repeat(2, 1))
     grads = torch.autograd.grad(index_loss, list(w.values()), allow_unused=True, retain_graph=True)
     reached = {k for k, g in zip(w, grads) if g is not None and g.abs().sum() > 0}
     print("index loss", index_loss.item(), "reaches", sorted(reached))

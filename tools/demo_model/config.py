@@ -34,7 +34,7 @@ class Config:
     index_head_dim: int = 128
     index_topk: int = 64
     candidate_source_layer_id: int = 6
-    candidate_topk_blocks: int = 96
+    candidate_topk_blocks: int = 128
     candidate_block_size: int = 8
     hc_mult: int = 4
     hc_sinkhorn_iters: int = 20

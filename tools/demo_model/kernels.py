@@ -601,12 +601,20 @@ def select_rows(SI, WT, START, SEL, CAND, S, C0, SC, RC, R, HI: tl.constexpr, RA
 
 
 @triton.jit
+def _root_softplus(z):
+    """sqrt(log(1 + e^z)), positive for every z, so that it can be divided by."""
+    e = tl.exp(-tl.abs(z))
+    tail = tl.where(e < 1e-3, e * (1 - 0.5 * e), tl.log(1 + e))
+    return tl.sqrt(tl.maximum(tl.maximum(z, 0.0) + tail, 1e-30))
+
+
+@triton.jit
 def route_fwd(Z, BIAS, R, N, E: tl.constexpr, K: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     """Z [N, 16] -> R [N, 16]: weights of the chosen experts, 1 for the shared one (column E), else 0."""
     n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
     e = tl.arange(0, 16)
     z = tl.load(Z + n[:, None] * 16 + e[None, :])
-    s = tl.sqrt(tl.maximum(z, 0.0) + tl.log(1 + tl.exp(-tl.abs(z))))
+    s = _root_softplus(z)
     b = tl.where(e[None, :] < E, s + tl.load(BIAS + e, mask=e < E, other=0.0)[None, :], -1e30)
     before = (b[:, None, :] > b[:, :, None]) | ((b[:, None, :] == b[:, :, None]) & (e[None, None, :] < e[None, :, None]))
     chosen = (tl.sum(before.to(tl.int32), 2) < K) & (e[None, :] < E)
@@ -624,7 +632,7 @@ def route_bwd(Z, R, DR, DZ, N, E: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.c
     routed = e[None, :] < E
     r = tl.where(routed, tl.load(R + at), 0.0)
     dr = tl.load(DR + at)
-    s = tl.sqrt(tl.maximum(z, 0.0) + tl.log(1 + tl.exp(-tl.abs(z))))
+    s = _root_softplus(z)
     total = tl.sum(tl.where(r > 0, s, 0.0), 1)[:, None]
     t = tl.sum(dr * r, 1)[:, None] / SCALE
     ds = tl.where(r > 0, SCALE / total * (dr - t), 0.0)
@@ -676,8 +684,9 @@ def expert_bwd(GU, R, DT, DGU, DR, LIMIT: tl.constexpr, E: tl.constexpr, F: tl.c
 
 
 @triton.jit
-def engram_fwd(H, KV, C, OUT, EPS: tl.constexpr, D: tl.constexpr):
-    """Streams [4, D] += gate_i * value; KV = keys [4, D], value [D]; C [4, D] = q_weight * k_weight."""
+def engram_fwd(H, KV, C, OUT, EPS: tl.constexpr, ROOT: tl.constexpr, D: tl.constexpr):
+    """Streams [4, D] += gate_i * value; KV = keys [4, D], value [D]; C [4, D] = q_weight * k_weight,
+    ROOT = sqrt(D)."""
     n = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, D)
     val = tl.load(KV + n * 5 * D + 4 * D + d).to(tl.float32)
@@ -686,14 +695,15 @@ def engram_fwd(H, KV, C, OUT, EPS: tl.constexpr, D: tl.constexpr):
         k = tl.load(KV + n * 5 * D + i * D + d).to(tl.float32)
         c = tl.load(C + i * D + d)
         x = tl.sum(h * c * k, 0) * tl.rsqrt(tl.sum(h * h, 0) / D + EPS) * tl.rsqrt(tl.sum(k * k, 0) / D + EPS)
-        x = x / tl.sqrt(D + 0.0)
+        x = x / ROOT
         root = tl.sqrt(tl.maximum(tl.abs(x), 1e-6))
         g = 1 / (1 + tl.exp(-tl.where(x >= 0, root, -root)))
         tl.store(OUT + n * 4 * D + i * D + d, (h + g * val).to(OUT.dtype.element_ty))
 
 
 @triton.jit
-def engram_bwd(H, KV, C, DOUT, DH, DKV, DC, TOKENS: tl.constexpr, EPS: tl.constexpr, D: tl.constexpr):
+def engram_bwd(H, KV, C, DOUT, DH, DKV, DC, TOKENS: tl.constexpr, EPS: tl.constexpr, ROOT: tl.constexpr,
+               D: tl.constexpr):
     pid = tl.program_id(0)
     d = tl.arange(0, D)
     for i in tl.static_range(4):
@@ -708,7 +718,7 @@ def engram_bwd(H, KV, C, DOUT, DH, DKV, DC, TOKENS: tl.constexpr, EPS: tl.conste
             rh = tl.rsqrt(tl.sum(h * h, 0) / D + EPS)
             rk = tl.rsqrt(tl.sum(k * k, 0) / D + EPS)
             raw = tl.sum(h * c * k, 0)
-            q = rh * rk / tl.sqrt(D + 0.0)
+            q = rh * rk / ROOT
             x = raw * q
             root = tl.sqrt(tl.maximum(tl.abs(x), 1e-6))
             g = 1 / (1 + tl.exp(-tl.where(x >= 0, root, -root)))

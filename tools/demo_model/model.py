@@ -169,8 +169,8 @@ class Model:
             out.append(torch.cat(columns, 1))
         return out
 
-    def forward(self, w, ids, lay, mode):
-        """`w` from working(). Returns (final normalised x [N, D], index loss, expert counts [layers, experts])."""
+    def forward(self, w, ids, lay, mode, probe=None):
+        """`w` from working(); `probe` int64 [B, n]: the tokens whose attention the index loss looks at. Returns (final normalised x [N, D], index loss, expert counts [layers, experts])."""
         c = self.c
         split = {k: v.unbind(0) if v.dim() > 1 and k not in ("embed", "head", "table") else v for k, v in w.items()}
         eng_rows = self.engram_rows(ids, lay.pos)
@@ -179,7 +179,7 @@ class Model:
         p = torch.zeros(len(ids), c.hc_mult, device=self.device)
         p[:, 0] = 1
         width = c.hc_mult * c.hidden_size
-        shared = {"loss": torch.zeros((), device=self.device), "count": 0}
+        shared = {"probe": probe, "seen": {}, "scores": {}}
         counts = []
         y = post = comb = None
         for i in range(c.num_hidden_layers):
@@ -200,8 +200,7 @@ class Model:
             y, r = self._moe(i, x, mode, split)
             counts.append((r[:, : c.n_routed_experts] > 0).sum(0))
         _, x, _, _ = ops.seam(h, y, post, comb, p, w["norm"])
-        self._finish_index(shared)
-        return x, shared["loss"], torch.stack(counts)
+        return x, self._index_loss(shared), torch.stack(counts)
 
     def _moe(self, i, x, mode, w):
         c = self.c
@@ -227,19 +226,17 @@ class Model:
             if i in c.kv_source_layer_ids:
                 self._rows(i, x, lay, quant, w, shared, table)
             if i in c.index_source_layer_ids:
-                self._finish_index(shared)
                 self._index(i, x, qrq, lay, mode, w, shared, table)
             rows, selected = shared["rows"], shared["selected"]
-            probe = self._probe if mode.index_loss else None
+            probe = shared["probe"] if mode.index_loss else None
         o, seen = ops.attention(q, kv, w["sink"][i], lay, table, rows, ratio, selected, probe)
         if seen is not None:
-            shared["seen"] = seen if shared.get("seen") is None else shared["seen"] + seen
+            source = c.index_source(i)
+            shared["seen"][source] = shared["seen"].get(source, 0) + seen
         group = c.num_attention_heads * c.head_dim // c.o_groups
         o = o.view(-1, c.o_groups, group)
         z = torch.cat([o[:, g] @ w["wo_a"][i][g].t() for g in range(c.o_groups)], 1)
         return F.linear(ops.act_quant(z, mode.quant_acts), w["wo_b"][i])
-
-    _probe = (31, 32)
 
     def _rows(self, i, x, lay, quant, w, shared, table):
         c = self.c
@@ -273,34 +270,37 @@ class Model:
                     iq, shared["keys"], weight, lay, ratio, mode.topk or c.index_topk, role, shared.get("candidates"),
                     c.candidate_topk_blocks, c.candidate_block_size)
         if mode.index_loss:
-            first, stride = self._probe
-            take = slice(first, None, stride)
-            q = F.linear(qr.detach().view(lay.b, lay.s, -1)[:, take], w["iwq"][k])
-            pos = lay.pos.view(lay.b, lay.s)[:, take].contiguous().flatten()
-            q = ops.prep(q.reshape(-1, c.index_n_heads, c.index_head_dim), None, pos, table, quant, c.index_n_heads)
-            q = q.view(lay.b, -1, c.index_n_heads, c.index_head_dim)
-            s = torch.matmul(q.flatten(1, 2), shared["keys"].transpose(1, 2)).float()
-            s = F.relu(s.view(lay.b, -1, c.index_n_heads, s.shape[-1]))
-            s = (s * weight.view(lay.b, lay.s, -1)[:, take][..., None]).sum(2)
-            t = torch.arange(first, lay.s, stride, device=self.device)
-            j = torch.arange(lay.s // ratio, device=self.device)
-            ok = ((j[None, :] + 1) * ratio <= t[:, None] + 1)[None]
-            ok = ok & (j * ratio >= lay.start.view(lay.b, lay.s)[:, take][..., None])
-            if shared["selected"] is not None:
-                ok = ok & (shared["selected"][:, take] != 0)
-            shared["scores"], shared["ok"] = s, ok
+            probe = shared["probe"]
 
-    def _finish_index(self, shared):
-        """Adds the divergence of the last source's scores from the attention that used its selection."""
-        seen, s = shared.pop("seen", None), shared.pop("scores", None)
-        if seen is None or s is None:
-            return
-        ok = shared.pop("ok")
-        target = seen / seen.sum(-1, keepdim=True).clamp(min=1e-9)
-        logp = torch.log_softmax(s.masked_fill(~ok, -1e9), -1)
-        each = (target * (torch.log(target.clamp(min=1e-9)) - logp)).masked_fill(~ok, 0).sum(-1)
-        used = (seen.sum(-1) > 1e-4).float()
-        shared["loss"] = shared["loss"] + (each * used).sum() / used.sum().clamp(min=1)
+            def take(t):  # rows [N, width] -> [B, n, width]
+                return t.view(lay.b, lay.s, -1).gather(1, probe[:, :, None].expand(-1, -1, t.shape[-1]))
+
+            q = F.linear(take(qr.detach()), w["iwq"][k]).reshape(-1, c.index_n_heads, c.index_head_dim)
+            pos = lay.pos.view(lay.b, lay.s).gather(1, probe).flatten()
+            q = ops.prep(q, None, pos, table, quant, c.index_n_heads).view(lay.b, -1, c.index_head_dim)
+            s = torch.matmul(q, shared["keys"].transpose(1, 2)).float()
+            s = F.relu(s.view(lay.b, -1, c.index_n_heads, s.shape[-1]))
+            s = (s * take(weight)[..., None]).sum(2)
+            ok = lay.visible_rows_of(probe, ratio)
+            if shared["selected"] is not None and i != c.candidate_source_layer_id:
+                rows = shared["selected"].shape[2]
+                ok = ok & (shared["selected"].gather(1, probe[:, :, None].expand(-1, -1, rows)) != 0)
+            shared["scores"][i] = s, ok
+
+    def _index_loss(self, shared):
+        """Divergence of each source's scores from the attention of the layers that use its selection. The candidate source
+        also answers for the layers that only see its pool."""
+        c, total = self.c, torch.zeros((), device=self.device)
+        for i, (s, ok) in shared["scores"].items():
+            users = [i]
+            if i == c.candidate_source_layer_id:
+                users += [k for k in c.index_source_layer_ids if k > i]
+            mass = sum(shared["seen"][k].sum(-1) for k in users)
+            target = sum(shared["seen"][k] / shared["seen"][k].sum(-1, keepdim=True).clamp(min=1e-6) for k in users) / len(users)
+            logp = torch.log_softmax(s.masked_fill(~ok, -1e9), -1)
+            each = (target * (torch.log(target.clamp(min=1e-9)) - logp)).masked_fill(~ok, 0).sum(-1)
+            total = total + (each * mass).sum() / mass.sum().clamp(min=1e-3)
+        return total
 
 
 def export_weights(model):
@@ -344,3 +344,55 @@ def export_weights(model):
             out[n + "engram.wkv.weight"] = p["ewkv"][k]
             out[n + "engram.q_weight"], out[n + "engram.k_weight"] = p["eq"][k], p["ek"][k]
     return out
+
+
+def load_weights(model, weights):
+    """Sets the masters to release weights (checkpoint.read); the reverse of export_weights."""
+    c, p = model.c, model.P
+
+    def put(name, at, value):
+        p[name][at].copy_(value)
+
+    for name, key in (("embed", "embed.weight"), ("head", "head.weight"), ("norm", "norm.weight")):
+        p[name].copy_(weights[key])
+    first = 0
+    for i in range(c.num_hidden_layers):
+        n = f"layers.{i}."
+        a, f = n + "attn.", n + "ffn."
+        put("attn_norm", i, weights[n + "attn_norm.weight"])
+        put("ffn_norm", i, weights[n + "ffn_norm.weight"])
+        put("sink", i, weights[a + "attn_sink"])
+        for k in ("wq_a", "wq_b", "wkv", "wo_b", "q_norm", "kv_norm"):
+            put(k, i, weights[f"{a}{k}.weight"])
+        put("wo_a", i, weights[a + "wo_a.weight"].view(p["wo_a"][i].shape))
+        for s, site in enumerate(("attn", "ffn")):
+            p["hc_fn"][i, s, :24].copy_(weights[f"{n}hc_{site}_fn"])
+            p["hc_base"][i, s].copy_(weights[f"{n}hc_{site}_base"])
+            p["hc_scale"][i, s].copy_(weights[f"{n}hc_{site}_scale"])
+        p["gate"][i, : c.n_routed_experts].copy_(weights[f + "gate.weight"])
+        model.bias[i].copy_(weights[f + "gate.bias"])
+        for e in range(c.n_routed_experts + 1):
+            k = f"{f}experts.{e}." if e < c.n_routed_experts else f + "shared_experts."
+            p["w13"][i, 0, e].copy_(weights[k + "w1.weight"])
+            p["w13"][i, 1, e].copy_(weights[k + "w3.weight"])
+            p["w2"][i, e].copy_(weights[k + "w2.weight"].t())
+        if i in c.kv_source_layer_ids:
+            k = c.kv_source_layer_ids.index(i)
+            put("ckv", k, weights[a + "compressor.wkv.weight"])
+            put("c_norm", k, weights[a + "compressor.norm.weight"])
+            put("iwk", k, weights[a + "indexer.wk.weight"])
+            put("k_norm", k, weights[a + "indexer.k_norm.weight"])
+            if c.has_gate(i):
+                put("cgate", sum(c.has_gate(j) for j in range(i)), weights[a + "compressor.wgate.weight"])
+        if i in c.index_source_layer_ids:
+            k = c.index_source_layer_ids.index(i)
+            put("iwq", k, weights[a + "indexer.wq_b.weight"])
+            put("iproj", k, weights[a + "indexer.weights_proj.weight"])
+        if i in c.engram_layer_ids:
+            k = c.engram_layer_ids.index(i)
+            rows = sum(c.engram_primes()[k])
+            p["table"][first : first + rows].copy_(weights[n + "engram.embed.weight"])
+            first += rows
+            put("ewkv", k, weights[n + "engram.wkv.weight"])
+            put("eq", k, weights[n + "engram.q_weight"])
+            put("ek", k, weights[n + "engram.k_weight"])

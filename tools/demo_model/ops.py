@@ -5,6 +5,7 @@ model is compared with reference.py through them. `use_kernels` picks.
 """
 
 import math
+import os
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ EPS = 1e-20
 HC_EPS = 1e-6
 STEPS = 20
 
-if torch.cuda.is_available() or __import__("os").environ.get("TRITON_INTERPRET") == "1":
+if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
     import kernels as K
 
 
@@ -223,7 +224,8 @@ class _Prep(torch.autograd.Function):
 
 def act_quant(x, on):
     """FP8 rounding of the input of a quantised linear (backbone.md 8.1), if `on`."""
-    return prep(x, quant=FP8) if on else x
+    # Groups of 32 lie within rows, so any cut of the flat tensor into multiples of 32 rounds alike.
+    return prep(x.reshape(-1, 512), quant=FP8).view_as(x) if on else x
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -243,6 +245,12 @@ class Layout:
         d = t[:, None] - t[None, :]
         return ((d >= 0) & (d < self.window))[None] & (t[None, None, :] >= self.start.view(self.b, self.s, 1))
 
+    def visible_rows_of(self, tokens, ratio):
+        """bool [B, n, S/ratio]: the rows that tokens int64 [B, n] may see."""
+        j = torch.arange(self.s // ratio, device=self.pos.device)
+        start = self.start.view(self.b, self.s).gather(1, tokens)
+        return ((j + 1) * ratio <= tokens[..., None] + 1) & (j * ratio >= start[..., None])
+
     def visible_rows(self, ratio):
         t = torch.arange(self.s, device=self.pos.device)
         j = torch.arange(self.s // ratio, device=self.pos.device)
@@ -253,8 +261,8 @@ class Layout:
 def attention(q, kv, sink, lay, table, rows=None, ratio=0, selected=None, probe=None):
     """q [N, H, D] before rotation, kv [N, D] window keys (= values), rows [B, S/ratio, D], selected uint8 [B, S, S/ratio].
     Rotates q, attends with one softmax over window, rows and sink, rotates the output back: [N, H, D].
-    `probe` = (first, stride): also returns the rows' probabilities, summed over heads, of tokens first, first + stride, ...
-    of each batch row: float32 [B, S/stride, S/ratio] without gradient (else None)."""
+    `probe` int64 [B, n]: also returns the rows' probabilities, summed over heads, of these tokens of each batch row:
+    float32 [B, n, S/ratio] without gradient (else None)."""
     if use_kernels:
         o, seen = _Attention.apply(q, kv, sink, lay, table[0], table[1], rows, ratio, selected, probe)
         return o, seen
@@ -274,7 +282,7 @@ def attention(q, kv, sink, lay, table, rows=None, ratio=0, selected=None, probe=
     o = torch.einsum("bthk,bkd->bthd", p.to(q.dtype), keys).reshape(n, heads, d)
     seen = None
     if probe is not None and ratio:
-        seen = p[:, probe[0] :: probe[1], :, lay.s :].sum(2).detach()
+        seen = torch.take_along_dim(p[..., lay.s :].sum(2), probe[:, :, None], 1).detach()
     return _rotate(o.float(), lay.pos, table, -1.0).to(q.dtype), seen
 
 
@@ -295,9 +303,6 @@ class _Attention(torch.autograd.Function):
         step = s // chunks
         q3 = q.view(b, s * heads, d)
         pgs = []
-        seen = None
-        if ratio and probe is not None:
-            seen = torch.zeros(b, s // probe[1], s // ratio, dtype=torch.float32, device=q.device)
         for c in range(chunks):
             pg, rc = None, 1
             if ratio:
@@ -308,14 +313,22 @@ class _Attention(torch.autograd.Function):
             K.softmax_fwd[(b * step * heads,)](pw, pg, lay.start, sink, selected, psink, s, c * step, step, rc,
                                                s // ratio if ratio else 1, scale, heads, ratio, selected is not None,
                                                _next_pow2(rc), w, num_warps=4)
-            if seen is not None:
-                got = pg.view(b, step, heads, rc)[:, probe[0] :: probe[1]].float().sum(2)
-                seen[:, c * step // probe[1] : (c + 1) * step // probe[1], :rc] = got
         o = torch.bmm(pw, keys).view(n, heads, d)
         o3 = o.view(b, s * heads, d)
         for c, pg in enumerate(pgs):
             part = o3[:, c * step * heads : (c + 1) * step * heads]
             torch.baddbmm(part, pg, rows[:, : pg.shape[2]], out=part)
+        seen = None
+        if ratio and probe is not None:
+            # A row's probability is exp(score - sink) times the sink's own.
+            part = q.view(b, s, heads * d).gather(1, probe[:, :, None].expand(-1, -1, heads * d))
+            score = torch.bmm(part.view(b, -1, d), rows.transpose(1, 2)).float().view(b, -1, heads, s // ratio) * scale
+            own = psink.view(b, s, heads).gather(1, probe[:, :, None].expand(-1, -1, heads))
+            score = score + (torch.log(own.clamp(min=1e-37)) - sink)[..., None]
+            ok = lay.visible_rows_of(probe, ratio)
+            if selected is not None:
+                ok = ok & (selected.gather(1, probe[:, :, None].expand(-1, -1, s // ratio)) != 0)
+            seen = torch.exp(score.clamp(max=0)).masked_fill(~ok[:, :, None], 0).sum(2)
         K.rope_inplace[(n * heads // 32,)](o, lay.pos, cos, sin, -1.0, heads, d, 32, num_warps=4)
         ctx.save_for_backward(q, padded, rows, pw, psink, cos, sin, *pgs)
         ctx.meta = (lay, ratio, step)
@@ -487,7 +500,7 @@ class _Engram(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h, kv, c):
         out = torch.empty_like(h)
-        K.engram_fwd[(h.shape[0],)](h, kv, c, out, EPS, h.shape[2], num_warps=2)
+        K.engram_fwd[(h.shape[0],)](h, kv, c, out, EPS, h.shape[2] ** 0.5, h.shape[2], num_warps=2)
         ctx.save_for_backward(h, kv, c)
         return out
 
@@ -498,7 +511,7 @@ class _Engram(torch.autograd.Function):
         tokens = _tokens(n, 16)
         dh, dkv = torch.empty_like(h), torch.empty_like(kv)
         dc = torch.empty(n // tokens, 4, d, dtype=torch.float32, device=h.device)
-        K.engram_bwd[(n // tokens,)](h, kv, c, g.contiguous(), dh, dkv, dc, tokens, EPS, d, num_warps=2)
+        K.engram_bwd[(n // tokens,)](h, kv, c, g.contiguous(), dh, dkv, dc, tokens, EPS, d**0.5, d, num_warps=2)
         return dh, dkv, dc.sum(0)
 
 

@@ -1,7 +1,7 @@
 """The V4.1 prompt format (recipe.md 3) for training documents: conversations to segments to token ids.
 
 A conversation is {"messages": [...], "tools": [...], "thinking": bool, "effort": int}; messages have role system, user,
-assistant or tool, "content" (text), and for the assistant "reasoning" and "tool_calls" [{"name", "arguments"}].
+assistant or tool, "content" (text), "context" where it is random matter that nobody should learn to predict, and for the assistant "reasoning" and "tool_calls" [{"name", "arguments"}].
 Segments are (text, special, kind); neighbouring plain segments are one run for the tokenizer, a special token cuts it.
 """
 
@@ -15,7 +15,7 @@ SYSTEM, USER, ASSISTANT = "<｜System｜>", "<｜User｜>", "<｜Assistant｜>"
 THINK, END_THINK, DSML = "<think>", "</think>", "｜DSML｜"
 
 # Kinds of segment; training weighs their tokens differently.
-FRAME, SYSTEM_TEXT, USER_TEXT, RESULT, REASONING, ANSWER = range(6)
+FRAME, SYSTEM_TEXT, USER_TEXT, RESULT, REASONING, ANSWER, CONTEXT = range(7)
 
 
 def dumps(value):
@@ -43,7 +43,7 @@ def segments(conversation, header=True):
         out.append((SYSTEM, True, FRAME))
         text = lead + (first["content"] if first else "")
         if text:
-            out.append((text, False, SYSTEM_TEXT))
+            out.append((text, False, CONTEXT if first and first.get("context") else SYSTEM_TEXT))
         if tools:
             out += _with_specials("\n\n" + _TEXT["tools_pre"], SYSTEM_TEXT)
             out.append(("\n".join(schema_line(t) for t in tools) + _TEXT["tools_post"], False, SYSTEM_TEXT))
@@ -61,7 +61,7 @@ def segments(conversation, header=True):
             if role == "tool":
                 out.append((f"<tool_result>{m['content']}</tool_result>", False, RESULT))
             else:
-                out.append((m["content"], False, USER_TEXT))
+                out.append((m["content"], False, CONTEXT if m.get("context") else USER_TEXT))
         elif role == "system":
             out += [(SYSTEM, True, FRAME), (m["content"], False, SYSTEM_TEXT)]
         else:
