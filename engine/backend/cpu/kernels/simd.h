@@ -9,6 +9,12 @@
 // inline code in the kernels.
 #pragma once
 
+// GCC's own AVX-512 headers trip its warnings about uninitialised values.
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #include <immintrin.h>
 
 #include <cstddef>
@@ -162,7 +168,7 @@ DI_INLINE vf exponential(vf x) {
   const vf high = as_f(shift_left(h + splat_i(127), 23));
   const vf low = as_f(shift_left(k - h + splat_i(127), 23));
   const vf y = (p * high) * low;
-  return select((vi)(x != x), x, y);
+  return select((as_i(x) & splat_i(0x7fffffff)) > splat_i(0x7f800000), x, y);  // NaN stays NaN
 }
 
 // 2^(byte - 127) of `kLanes` UE8M0 bytes; byte 0 gives 0 (backbone.md 2.2).
