@@ -11,12 +11,12 @@ namespace deepinfer::test {
 
 struct Flip {
   bool explained = false;
-  std::string text;  // where the first difference is and what it is
+  std::string text;  // the flipped codes, and the first value behind them
 };
 
 // Compares the seams of the last step of two executables of the same graph in the order of the forward pass. Explained
-// means: the first seam that differs by more than float noise is a stored one (window, rows, keys), every seam before it
-// agrees, and at most `codes` of its values differ, each by about one code.
+// means: before the first value that differs by more than float noise, between one and `codes` stored values (window,
+// rows, keys) differ, each by about one code, and nothing else.
 Flip first_flip(const graph::Graph& graph, const backend::Executable& a, const backend::Executable& b,
                 int codes);
 
