@@ -148,6 +148,13 @@ std::uint32_t BytePairMerger::rank(TokenId left, TokenId right) const {
   return kNoRank;
 }
 
+void BytePairMerger::prefetch(TokenId left, TokenId right) const {
+  const std::uint64_t hash = pair_key(left, right) * kOdd;
+  if ((filter_[hash >> filter_shift_ >> 6] >> (hash >> filter_shift_ & 63) & 1) != 0) {
+    __builtin_prefetch(&slots_[hash >> slot_shift_]);
+  }
+}
+
 void BytePairMerger::encode(std::string_view piece, std::vector<TokenId>& ids) const {
   if (piece.size() <= kShort) {
     encode_short(piece, ids);
@@ -161,8 +168,18 @@ void BytePairMerger::encode_short(std::string_view piece, std::vector<TokenId>& 
   TokenId symbols[kShort];
   std::uint32_t ranks[kShort];  // of (symbols[i], symbols[i + 1])
   std::size_t count = start_symbols(piece, symbols);
-  for (std::size_t i = 0; i + 1 < count; ++i)
-    ranks[i] = rank(symbols[i], symbols[i + 1]);
+  if (count == piece.size()) {  // bytes, most often all of them ASCII
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(piece[i]); };
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      ranks[i] = (byte(i) | byte(i + 1)) < kAscii ? ascii_ranks_[byte(i) * kAscii + byte(i + 1)]
+                                                  : rank(symbols[i], symbols[i + 1]);
+    }
+  } else {
+    for (std::size_t i = 0; i + 1 < count; ++i)
+      prefetch(symbols[i], symbols[i + 1]);
+    for (std::size_t i = 0; i + 1 < count; ++i)
+      ranks[i] = rank(symbols[i], symbols[i + 1]);
+  }
   while (count > 1) {
     std::uint32_t lowest = kNoRank;
     for (std::size_t i = 0; i + 1 < count; ++i)

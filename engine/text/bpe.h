@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "text/character_symbols.h"
+#include "text/huge_vector.h"
 #include "text/tokenizer.h"
 #include "text/vocabulary.h"
 
@@ -40,6 +41,7 @@ class BytePairMerger {
   void learn_character(char32_t code, std::string_view bytes,
                        const CharacterSymbols::NeighbourRanks& neighbours);
   std::uint32_t rank(TokenId left, TokenId right) const;
+  void prefetch(TokenId left, TokenId right) const;  // what rank will look at
   TokenId merged(std::uint32_t rank) const {
     return merged_.empty() ? static_cast<TokenId>(rank) + first_merged_ : merged_[rank];
   }
@@ -50,7 +52,7 @@ class BytePairMerger {
 
   std::array<TokenId, 256> byte_tokens_{};
   // Open addressing: pair << 24 | rank, 40 + 24 bits, or kEmpty. Twice the merges and more.
-  std::vector<std::uint64_t> slots_;
+  HugeVector<std::uint64_t> slots_;
   std::size_t mask_ = 0;
   unsigned slot_shift_ = 0;
   // The same for the merges of lowest rank, which are asked for most: small enough to stay in a near cache.

@@ -164,16 +164,23 @@ struct Tokenizer::Data {
 
   // `text` is valid UTF-8.
   void encode_valid(std::string_view text, std::vector<TokenId>& ids) const {
+    constexpr std::size_t kAhead = 16;
+    std::array<PieceTable::Probe, kAhead> probes;
     const char* end = text.data() + text.size();
     for (const char* begin = text.data(); begin != end;) {
-      const char* piece_end = pretokenizer.piece_end(begin, end);
-      const std::string_view piece(begin, static_cast<std::size_t>(piece_end - begin));
-      begin = piece_end;
-      const TokenId whole = pieces.find(piece, end);
-      if (whole != kNoToken) {
-        ids.push_back(whole);
-      } else {
-        merger.encode(piece, ids);
+      std::size_t count = 0;
+      for (; count < kAhead && begin != end; ++count) {
+        const char* piece_end = pretokenizer.piece_end(begin, end);
+        probes[count] = pieces.prepare({begin, static_cast<std::size_t>(piece_end - begin)}, end);
+        begin = piece_end;
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const TokenId whole = pieces.find(probes[i]);
+        if (whole != kNoToken) {
+          ids.push_back(whole);
+        } else {
+          merger.encode(probes[i].bytes, ids);
+        }
       }
     }
   }
@@ -214,7 +221,10 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name)
     DI_ASSIGN(data->control, find_control_ids(data->added));
     DI_ASSIGN(data->pretokenizer,
               Pretokenizer::from_regexes({file.split_regexes.begin(), file.split_regexes.end()}));
-    data->pieces = PieceTable(data->tokens, file.entries.size());
+    const auto short_entries = static_cast<std::size_t>(
+        std::count_if(file.entries.begin(), file.entries.end(),
+                      [](const auto& entry) { return entry.bytes.size() <= PieceTable::kInline; }));
+    data->pieces = PieceTable(data->tokens, short_entries, file.entries.size() - short_entries);
     for (const auto& entry : file.entries) {
       if (entry.in_alphabet && !data->pieces.insert(entry.id)) {
         return make_error(ErrorKind::kFormat,

@@ -52,6 +52,11 @@ std::size_t slot_of(std::uint64_t hash, std::size_t slots) {
   return hash >> (64U - static_cast<unsigned>(std::countr_zero(slots)));
 }
 
+// At most three quarters of the slots are taken.
+std::size_t slots_for(std::size_t entries) {
+  return std::bit_ceil(entries + entries / 3 + 2);
+}
+
 }  // namespace
 
 TokenBytes::TokenBytes(const std::vector<TokenId>& ids, const std::vector<std::string_view>& entries) {
@@ -68,16 +73,16 @@ TokenBytes::TokenBytes(const std::vector<TokenId>& ids, const std::vector<std::s
     Span& span = spans_[ids[i]];
     DI_CHECK(span.size == kAbsent);
     span = {static_cast<std::uint32_t>(block_.size()), static_cast<std::uint32_t>(entries[i].size())};
-    block_ += entries[i];
+    block_.insert(block_.end(), entries[i].begin(), entries[i].end());
   }
 }
 
-PieceTable::PieceTable(const TokenBytes& tokens, std::size_t capacity)
+PieceTable::PieceTable(const TokenBytes& tokens, std::size_t short_entries, std::size_t long_entries)
     : tokens_(&tokens),
       front_(2 * kFrontEntries),
-      short_(std::bit_ceil(2 * capacity + 2)),
-      long_(std::bit_ceil(2 * capacity + 2)),
-      filter_(std::bit_ceil(8 * capacity + 64) / 64) {}
+      short_(slots_for(short_entries)),
+      long_(slots_for(long_entries)),
+      filter_(std::bit_ceil(8 * (short_entries + long_entries) + 64) / 64) {}
 
 bool PieceTable::insert(TokenId id) {
   const std::string_view bytes = (*tokens_)[id];
@@ -91,8 +96,8 @@ bool PieceTable::insert(TokenId id) {
   filter_[bit / 64] |= std::uint64_t{1} << bit % 64;
   if (!is_short) {
     LongSlot& slot = long_[long_slot(hash, bytes)];
-    if (slot.id != kNoToken) return false;
-    slot = {static_cast<std::uint32_t>(hash), id};
+    if (slot.span.size != 0) return false;
+    slot = {static_cast<std::uint32_t>(hash), id, tokens_->span(id)};
     return true;
   }
   ShortSlot& front = front_[short_slot(front_, hash, value, size)];
@@ -107,13 +112,12 @@ void PieceTable::hide(TokenId id) {
   const std::string_view bytes = (*tokens_)[id];
   if (bytes.size() > kInline) {
     LongSlot& slot = long_[long_slot(long_hash(bytes), bytes)];
-    // The bytes of kHidden are empty: the slot is passed over and nothing matches it.
-    if (slot.id == id) slot.id = kHidden;
+    if (slot.id == id) slot.id = kNoToken;
     return;
   }
   const auto size = static_cast<std::uint32_t>(bytes.size());
   const std::uint64_t value = load(bytes.data(), bytes.size());
-  for (std::vector<ShortSlot>* slots : {&front_, &short_}) {
+  for (HugeVector<ShortSlot>* slots : {&front_, &short_}) {
     ShortSlot& slot = (*slots)[short_slot(*slots, short_hash(value, size), value, size)];
     if (slot.size != 0) slot.id = kNoToken;
   }
@@ -124,7 +128,7 @@ bool PieceTable::may_have(std::uint64_t hash) const {
   return (filter_[bit / 64] >> bit % 64 & 1) != 0;
 }
 
-std::size_t PieceTable::short_slot(const std::vector<ShortSlot>& slots, std::uint64_t hash,
+std::size_t PieceTable::short_slot(const HugeVector<ShortSlot>& slots, std::uint64_t hash,
                                    std::uint64_t bytes, std::uint32_t size) const {
   std::size_t at = slot_of(hash, slots.size());
   while (slots[at].size != 0 && (slots[at].bytes != bytes || slots[at].size != size))
@@ -135,25 +139,38 @@ std::size_t PieceTable::short_slot(const std::vector<ShortSlot>& slots, std::uin
 std::size_t PieceTable::long_slot(std::uint64_t hash, std::string_view bytes) const {
   const auto tag = static_cast<std::uint32_t>(hash);
   std::size_t at = slot_of(hash, long_.size());
-  while (long_[at].id != kNoToken && (long_[at].tag != tag || (*tokens_)[long_[at].id] != bytes)) {
+  while (long_[at].span.size != 0 && (long_[at].tag != tag || tokens_->at(long_[at].span) != bytes)) {
     at = (at + 1) & (long_.size() - 1);
   }
   return at;
 }
 
-TokenId PieceTable::find(std::string_view bytes, const char* readable_end) const {
+PieceTable::Probe PieceTable::prepare(std::string_view bytes, const char* readable_end) const {
+  Probe probe;
+  probe.bytes = bytes;
   if (bytes.size() > kInline) {
-    if (bytes.size() > longest_) return kNoToken;
-    const std::uint64_t hash = long_hash(bytes);
-    return may_have(hash) ? long_[long_slot(hash, bytes)].id : kNoToken;
+    probe.absent = bytes.size() > longest_;
+    if (probe.absent) return probe;
+    probe.hash = long_hash(bytes);
+    probe.absent = !may_have(probe.hash);
+    if (!probe.absent) __builtin_prefetch(&long_[slot_of(probe.hash, long_.size())]);
+    return probe;
   }
-  if (bytes.empty()) return kNoToken;
-  const std::uint64_t value = load_inline(bytes, readable_end);
   const auto size = static_cast<std::uint32_t>(bytes.size());
-  const std::uint64_t hash = short_hash(value, size);
-  const TokenId frequent = front_[short_slot(front_, hash, value, size)].id;
-  if (frequent != kNoToken || !may_have(hash)) return frequent;
-  return short_[short_slot(short_, hash, value, size)].id;
+  probe.value = load_inline(bytes, readable_end);
+  probe.hash = short_hash(probe.value, size);
+  probe.frequent = front_[short_slot(front_, probe.hash, probe.value, size)].id;
+  if (probe.frequent != kNoToken) return probe;
+  probe.absent = bytes.empty() || !may_have(probe.hash);
+  if (!probe.absent) __builtin_prefetch(&short_[slot_of(probe.hash, short_.size())]);
+  return probe;
+}
+
+TokenId PieceTable::find(const Probe& probe) const {
+  if (probe.frequent != kNoToken || probe.absent) return probe.frequent;
+  if (probe.bytes.size() > kInline) return long_[long_slot(probe.hash, probe.bytes)].id;
+  const auto size = static_cast<std::uint32_t>(probe.bytes.size());
+  return short_[short_slot(short_, probe.hash, probe.value, size)].id;
 }
 
 }  // namespace deepinfer::text
