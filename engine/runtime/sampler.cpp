@@ -233,8 +233,7 @@ Result<Token> Sampler::sample(std::span<const float> logits, std::int64_t positi
   }
   // The distribution that is reported ends here; choosing goes on in place.
   Token token;
-  std::vector<float> reported;
-  if (params_.logprobs) reported = scratch.logits;
+  if (params_.logprobs) scratch.reported.assign(scratch.logits.begin(), scratch.logits.end());
   restrict_ids(scratch.logits);
   penalise(scratch.logits);
   if (scratch.logits[at(highest(scratch.logits))] == kRemoved) {
@@ -243,7 +242,7 @@ Result<Token> Sampler::sample(std::span<const float> logits, std::int64_t positi
                       "allowed_ids and banned_ids, with the ids that are never sampled, exclude all of them");
   }
   token.id = draw(scratch.logits, position, scratch);
-  if (params_.logprobs) report(reported, token, scratch);
+  if (params_.logprobs) report(scratch.reported, token, scratch);
   return token;
 }
 

@@ -30,6 +30,7 @@ namespace deepinfer::runtime {
 // Working memory for one row at a time, shared by the samplers of a thread.
 struct SamplerScratch {
   std::vector<float> logits;
+  std::vector<float> reported;
   std::vector<float> weights;
   std::vector<std::int32_t> candidates;
 };
