@@ -36,7 +36,8 @@ int main(int count, char** arguments) {
                                                               : "models/demo";
   std::vector<std::string> questions(arguments + std::min(count, 2), arguments + count);
   if (questions.empty())
-    questions = {"Hello! What can you do?", "What is 17 plus 25?", "Name three colours."};
+    questions = {"Hello! What can you do?", "What is 17 plus 25?",
+                 "The code of the red box is 4711. What is the code of the red box?"};
 
   deepinfer::service::ServiceOptions options;
   options.load.model_directory = directory;
