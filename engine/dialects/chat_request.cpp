@@ -49,6 +49,7 @@ class Reader {
     const JsonValue* list = required_array(findings_, body, "messages", "");
     if (list == nullptr) return;
     if (list->size() == 0) findings_.semantic("Empty input messages");
+    check_size(*list, kMostMessages, "messages", findings_);
     for (std::size_t i = 0; i < list->size(); ++i) {
       const std::string path = index_path("messages", i);
       if (expect_object(findings_, list->items()[i], path)) message(list->items()[i], path);
@@ -324,6 +325,7 @@ class Reader {
 
   void tools(const JsonValue& body) {
     if (const JsonValue* list = array_field(findings_, body, "tools", "")) {
+      check_size(*list, kMostTools, "tools", findings_);
       for (std::size_t i = 0; i < list->size(); ++i)
         tool(list->items()[i], index_path("tools", i));
       check_tools(request_.conversation.tools, schema_findings_);

@@ -178,6 +178,12 @@ void check_stops(const std::vector<std::string>& stops, std::string_view path, F
   }
 }
 
+void check_size(const JsonValue& list, std::size_t most, std::string_view path, Findings& findings) {
+  if (list.size() > most)
+    findings.semantic(
+        fmt::format("Invalid '{}': {} elements, at most {} are taken.", path, list.size(), most));
+}
+
 void never_empty(std::vector<text::Part>& parts) {
   if (parts.empty()) parts.push_back(text::Part::of_text(""));
 }

@@ -45,6 +45,11 @@ void settle_thinking(std::optional<bool> explicit_type, const EffortChoice& effo
 
 void check_stops(const std::vector<std::string>& stops, std::string_view path, Findings& findings);
 
+inline constexpr std::size_t kMostMessages = 100'000;
+inline constexpr std::size_t kMostTools = 4'096;
+// Refuses longer lists. recipe.md 4.5
+void check_size(const JsonValue& list, std::size_t most, std::string_view path, Findings& findings);
+
 // A message without content reads as one empty text.
 void never_empty(std::vector<text::Part>& parts);
 bool is_blank(const std::vector<text::Part>& parts);

@@ -22,6 +22,7 @@ struct Blocks {
   std::vector<Message> results;         // tool results, in order
   std::vector<std::string> references;  // tools that results or additions bring in
   std::vector<text::ToolCall> calls;
+  std::set<std::string> call_ids;
   std::optional<std::string> reasoning;
   bool text_after_calls = false;
   bool result_after_text = false;
@@ -102,6 +103,7 @@ class Reader {
     const JsonValue* list = required_array(findings_, body, "messages", "");
     if (list == nullptr) return;
     if (list->size() == 0) findings_.semantic("messages: at least one message is required");
+    check_size(*list, kMostMessages, "messages", findings_);
     for (std::size_t i = 0; i < list->size(); ++i) {
       const std::string path = fmt::format("messages.{}", i);
       if (expect_object(findings_, list->items()[i], path)) message(list->items()[i], path);
@@ -227,9 +229,7 @@ class Reader {
     call.name = required_string(findings_, source, "name", path);
     if (const JsonValue* input = required_any(findings_, source, "input", path))
       call.arguments = write_json(*input);
-    const bool repeats = std::any_of(blocks.calls.begin(), blocks.calls.end(),
-                                     [&](const text::ToolCall& other) { return other.id == call.id; });
-    if (repeats) findings_.semantic(path + ": `tool_use` ids must be unique");
+    if (!blocks.call_ids.insert(call.id).second) findings_.semantic(path + ": `tool_use` ids must be unique");
     blocks.calls.push_back(std::move(call));
   }
 
@@ -362,25 +362,21 @@ class Reader {
 
   // Each tool_use is answered once, at the front of the next message, which is the user's.
   void check_uses() {
-    std::vector<std::string> due;
+    std::set<std::string> due;
     for (const Turn& turn : turns_) {
-      std::vector<std::string> open = std::move(due);
-      due = turn.uses;
-      if (!open.empty() && (turn.role != Role::kUser || !turn.results_first)) missing(open.front());
+      std::set<std::string> open = std::move(due);
+      due = {turn.uses.begin(), turn.uses.end()};
+      if (!open.empty() && (turn.role != Role::kUser || !turn.results_first)) missing(*open.begin());
       for (const std::string& id : turn.results) {
-        const auto use = std::find(open.begin(), open.end(), id);
-        if (use == open.end()) {
+        if (open.erase(id) == 0)
           findings_.semantic(
-              fmt::format("unexpected `tool_result` for '{}': each must have a corresponding `tool_use` in "
-                          "the previous message, and only one",
+              fmt::format("unexpected `tool_result` for '{}': each must have a corresponding "
+                          "`tool_use` in the previous message, and only one",
                           id.substr(0, 100)));
-        } else {
-          open.erase(use);
-        }
       }
-      if (!open.empty()) missing(open.front());
+      if (!open.empty()) missing(*open.begin());
     }
-    if (!due.empty()) missing(due.front());
+    if (!due.empty()) missing(*due.begin());
   }
 
   void missing(const std::string& id) {
@@ -391,6 +387,7 @@ class Reader {
   void tools(const JsonValue& body) {
     const JsonValue* list = array_field(findings_, body, "tools", "");
     if (list == nullptr) return;
+    check_size(*list, kMostTools, "tools", findings_);
     for (std::size_t i = 0; i < list->size(); ++i)
       tool(list->items()[i], index_path("tools", i));
     const auto& tools = request_.conversation.tools;

@@ -84,6 +84,28 @@ TEST(Requests, SpelledImagePlaceholderIsRefusedOnlyOnDemand) {
   EXPECT_EQ(refused(Dialect::kChat, body, strict).status, 400);
 }
 
+// Large lists are refused by number, and hostile ones take no quadratic time.
+TEST(Requests, ListsAreBounded) {
+  std::string tools, names, results;
+  for (int i = 0; i < 4097; ++i) {
+    const std::string comma = i == 0 ? "" : ",", name = "f" + std::to_string(i);
+    tools += comma + R"({"name":")" + name + R"(","input_schema":{"type":"object"}})";
+  }
+  const RequestError error =
+      refused(Dialect::kMessages,
+              R"({"model":"m","messages":[{"role":"user","content":"u"}],"tools":[)" + tools + "]}");
+  EXPECT_NE(error.message.find("4097"), std::string::npos) << error.message;
+  for (int i = 0; i < 50000; ++i) {
+    const std::string comma = i == 0 ? "" : ",", id = std::to_string(i);
+    names += comma + R"({"type":"tool_use","id":")" + id + R"(","name":"f","input":{}})";
+    results += comma + R"({"type":"tool_result","tool_use_id":")" + id + R"("})";
+  }
+  const Request request =
+      accepted(Dialect::kMessages, R"({"model":"m","messages":[{"role":"assistant","content":[)" + names +
+                                       R"(]},{"role":"user","content":[)" + results + "]}]}");
+  EXPECT_EQ(text::render(request.conversation, {}).images.size(), 0U);
+}
+
 TEST(MessagesRequest, BillingHeaderIsDropped) {
   const Request request = accepted(Dialect::kMessages, R"({"model":"m","system":[
       {"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"rules"}],

@@ -90,6 +90,7 @@ class Reader {
     }
     if (!value->is_array()) return findings_.shape("input should be a string or a list of input items");
     if (value->size() == 0) findings_.semantic("Input items array must not be empty");
+    check_size(*value, kMostMessages, "input", findings_);
     for (std::size_t i = 0; i < value->size(); ++i)
       item(value->items()[i], index_path("input", i));
     close_reasoning();
@@ -305,6 +306,7 @@ class Reader {
   void tools(const JsonValue& body) {
     const JsonValue* list = array_field(findings_, body, "tools", "");
     if (list == nullptr) return;
+    check_size(*list, kMostTools, "tools", findings_);
     for (const JsonValue& source : list->items()) {
       const JsonValue* type = source.find("type");
       const JsonValue* name = source.find("name");

@@ -1,7 +1,10 @@
 #include "dialects/schema_check.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <functional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -108,14 +111,15 @@ bool is_type_word(const JsonValue& value) {
   return false;
 }
 
+// Whether no string of a list repeats.
 bool is_unique(const JsonValue& list) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    for (std::size_t j = i + 1; j < list.size(); ++j) {
-      if (list.items()[i] == list.items()[j]) return false;
-    }
-  }
-  return true;
+  std::set<std::string_view> seen;
+  return std::all_of(list.items().begin(), list.items().end(),
+                     [&](const JsonValue& item) { return seen.insert(item.text()).second; });
 }
+
+constexpr int kMostReferences = 2000;      // each is looked up
+constexpr std::size_t kLongestPath = 100;  // of a place in a message
 
 class Checker {
  public:
@@ -145,7 +149,8 @@ class Checker {
   }
 
   void fail(const std::string& path, std::string_view what) {
-    if (!fault_) fault_ = fmt::format("{}: {}", path.empty() ? "the schema" : path, what);
+    if (!fault_)
+      fault_ = fmt::format("{}: {}", path.empty() ? "the schema" : path.substr(0, kLongestPath), what);
   }
 
   void schema(const JsonValue& value, const std::string& path) {
@@ -253,8 +258,9 @@ class Checker {
     if (!target.starts_with('#')) return fail(path, "references to other documents are not followed");
     const std::string fragment = decode_percent(std::string_view(target).substr(1));
     if (fragment.empty()) return;
-    const bool found = fragment.starts_with('/') ? pointer_exists(fragment) : anchor_exists(root_, fragment);
-    if (!found) fail(path, fmt::format("'{}' leads nowhere", target));
+    if (++references_ > kMostReferences) return fail(path, "too many references");
+    const bool found = fragment.starts_with('/') ? pointer_exists(fragment) : anchors().contains(fragment);
+    if (!found) fail(path, fmt::format("'{}' leads nowhere", target.substr(0, kLongestPath)));
   }
 
   static std::string decode_percent(std::string_view text) {
@@ -298,20 +304,25 @@ class Checker {
     return true;
   }
 
-  static bool anchor_exists(const JsonValue& value, std::string_view name) {
+  const std::set<std::string, std::less<>>& anchors() {
+    if (!anchors_) collect_anchors(root_, anchors_.emplace());
+    return *anchors_;
+  }
+
+  static void collect_anchors(const JsonValue& value, std::set<std::string, std::less<>>& anchors) {
     for (const char* key : {"$anchor", "$dynamicAnchor"}) {
       const JsonValue* anchor = value.find(key);
-      if (anchor != nullptr && anchor->is_string() && anchor->text() == name) return true;
+      if (anchor != nullptr && anchor->is_string()) anchors.insert(anchor->text());
     }
-    for (const JsonValue& item : value.items()) {
-      if (anchor_exists(item, name)) return true;
-    }
-    return false;
+    for (const JsonValue& item : value.items())
+      collect_anchors(item, anchors);
   }
 
   const JsonValue& root_;
   bool old_ = false;
   bool boolean_bounds_ = false;
+  int references_ = 0;
+  std::optional<std::set<std::string, std::less<>>> anchors_;
   std::optional<std::string> fault_;
 };
 

@@ -1,6 +1,7 @@
 #include "dialects/strict_schema.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -12,6 +13,17 @@ using text::JsonValue;
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// Whether two lists hold the same strings, in any order and without repeats in the second.
+bool same_names(const JsonValue& left, const JsonValue& right) {
+  std::set<std::string_view> names;
+  for (const JsonValue& name : left.items()) {
+    if (name.is_string()) names.insert(name.text());
+  }
+  if (left.size() != right.size() || names.size() != right.size()) return false;
+  return std::all_of(right.items().begin(), right.items().end(),
+                     [&](const JsonValue& name) { return names.contains(name.text()); });
 }
 
 class Normaliser {
@@ -115,7 +127,7 @@ class Normaliser {
     JsonValue names = JsonValue::array();
     if (properties != nullptr) {
       for (std::size_t i = 0; i < properties->size(); ++i) {
-        normal.set(properties->keys()[i], schema(properties->items()[i], false));
+        normal.append(properties->keys()[i], schema(properties->items()[i], false));
         names.push(properties->keys()[i]);
       }
     }
@@ -124,12 +136,8 @@ class Normaliser {
       if (additional->boolean()) return fail("additionalProperties should not be true");
     }
     if (const JsonValue* required = value.find("required")) {
-      const auto listed = [&](const JsonValue& name) {
-        return std::find(required->items().begin(), required->items().end(), name) != required->items().end();
-      };
-      const bool complete = required->is_array() && required->size() == names.size() &&
-                            std::all_of(names.items().begin(), names.items().end(), listed);
-      if (!complete) return fail("Required properties must match all properties in the object");
+      if (!required->is_array() || !same_names(*required, names))
+        return fail("Required properties must match all properties in the object");
     }
     result.set("properties", std::move(normal));
     result.set("additionalProperties", false);
@@ -139,7 +147,7 @@ class Normaliser {
         definitions != nullptr && definitions->is_object()) {
       JsonValue all = JsonValue::object();
       for (std::size_t i = 0; i < definitions->size(); ++i)
-        all.set(definitions->keys()[i], schema(definitions->items()[i], false));
+        all.append(definitions->keys()[i], schema(definitions->items()[i], false));
       result.set("$def", std::move(all));
     }
     return result;

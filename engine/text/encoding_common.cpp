@@ -1,6 +1,7 @@
 #include "text/encoding_common.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -92,20 +93,22 @@ void PromptBuilder::pieces(const std::vector<PromptPiece>& pieces) {
 
 void PromptBuilder::assistant_text(std::string_view bytes) {
   if (!options_.grounding_in_history.value_or(options_.profile == Profile::kPackage)) return plain(bytes);
-  while (!bytes.empty()) {
-    std::size_t at = std::string_view::npos;
-    const std::string* first = nullptr;
-    for (const std::string& spelling : control_.grounding) {
-      if (const std::size_t found = bytes.find(spelling); found < at) {
-        at = found;
-        first = &spelling;
-      }
+  // All eight begin with "<".
+  std::size_t from = 0;
+  for (std::size_t at = bytes.find('<'); at != std::string_view::npos; at = bytes.find('<', at)) {
+    const std::string_view rest = bytes.substr(at);
+    const auto spelling = std::find_if(control_.grounding.begin(), control_.grounding.end(),
+                                       [&](const std::string& one) { return rest.starts_with(one); });
+    if (spelling == control_.grounding.end()) {
+      ++at;
+      continue;
     }
-    plain(bytes.substr(0, at));
-    if (first == nullptr) return;
-    special(*first);
-    bytes.remove_prefix(at + first->size());
+    plain(bytes.substr(from, at - from));
+    special(*spelling);
+    at += spelling->size();
+    from = at;
   }
+  plain(bytes.substr(from));
 }
 
 void PromptBuilder::parts(std::span<const Part> parts, bool in_tool_result) {
@@ -221,15 +224,17 @@ namespace {
 
 // Tool results in the order of their calls; other messages stay where they are, an unknown id counts as the first.
 void order_results(Turn& turn, std::span<const ToolCall> calls) {
+  std::unordered_map<std::string_view, std::size_t> order;
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    order.emplace(calls[i].id, i);
   std::vector<std::size_t> places;
   std::vector<std::pair<std::size_t, const Message*>> results;
   for (std::size_t i = 0; i < turn.messages.size(); ++i) {
     const Message* message = turn.messages[i];
     if (message->role != Role::kTool) continue;
-    const auto call = std::find_if(calls.begin(), calls.end(),
-                                   [&](const ToolCall& one) { return one.id == message->tool_call_id; });
+    const auto call = order.find(message->tool_call_id);
     places.push_back(i);
-    results.emplace_back(call == calls.end() ? 0 : static_cast<std::size_t>(call - calls.begin()), message);
+    results.emplace_back(call == order.end() ? 0 : call->second, message);
   }
   std::stable_sort(results.begin(), results.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -21,6 +21,8 @@ class JsonValue {
   enum class Type : std::uint8_t { kNull, kBoolean, kNumber, kString, kArray, kObject };
 
   JsonValue() = default;  // null
+  // What converts by itself makes literals of objects readable.
+  // NOLINTBEGIN(google-explicit-constructor)
   JsonValue(std::nullptr_t) {}
   JsonValue(bool value) : type_(Type::kBoolean), boolean_(value) {}
   template <std::integral T>
@@ -28,6 +30,7 @@ class JsonValue {
   JsonValue(const char* text) : JsonValue(Type::kString, text) {}
   JsonValue(std::string_view text) : JsonValue(Type::kString, std::string(text)) {}
   JsonValue(std::string text) : JsonValue(Type::kString, std::move(text)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   // A number by its JSON text, which must be one.
   static JsonValue number(std::string text) { return JsonValue(Type::kNumber, std::move(text)); }
@@ -61,6 +64,11 @@ class JsonValue {
   // Replaces a member in place or appends it.
   JsonValue& set(std::string_view key, JsonValue value);
   void push(JsonValue value) { items_.push_back(std::move(value)); }
+  // Adds a member whose key is known to be absent; set() looks for it first.
+  void append(std::string key, JsonValue value) {
+    keys_.push_back(std::move(key));
+    items_.push_back(std::move(value));
+  }
   // Removes a member; nothing happens when it is absent.
   void erase(std::string_view key);
 
