@@ -15,36 +15,38 @@ namespace deepinfer::backend {
 
 // The largest step an executable will be asked to run; buffers are planned for it once.
 struct StepLimits {
-  int tokens = 0;       // T
-  int decoder_rows = 0; // D (exact mode: = tokens)
-  int logit_rows = 0;   // L
-  int sequences = 0;    // S
-  int64_t context = 0;  // longest sequence in tokens (index scores, selections)
+  int tokens = 0;        // T
+  int decoder_rows = 0;  // D (exact mode: = tokens)
+  int logit_rows = 0;    // L
+  int sequences = 0;     // S
+  int64_t context = 0;   // longest sequence in tokens (index scores, selections)
 };
 
 // One sequence's part of a step. Rows of a sequence are consecutive in T, in D and in L.
 struct SequenceSlice {
-  int64_t start = 0;         // absolute position of the first token in this step
-  int first_token_row = 0;   // its row in T
-  int tokens = 0;            // rows in T
-  int first_decoder_row = 0; // row in D of the first position >= decoder_from
-  int decoder_rows = 0;      // rows in D: the step's tokens at positions >= decoder_from
-  int64_t decoder_from = 0;  // first position that runs the decoder half (exact mode: 0)
+  int64_t start = 0;          // absolute position of the first token in this step
+  int first_token_row = 0;    // its row in T
+  int tokens = 0;             // rows in T
+  int first_decoder_row = 0;  // row in D of the first position >= decoder_from
+  int decoder_rows = 0;       // rows in D: the step's tokens at positions >= decoder_from
+  int64_t decoder_from = 0;   // first position that runs the decoder half (exact mode: 0)
   int64_t window_floor = 0;  // no window row below this position exists (attention.md 9.2 rule 2); 0 normally
-  int64_t decoder_window_floor = 0;  // the same for layers that run on decoder rows: max(window_floor, decoder_from) when trimmed
-  int64_t write_floor = 0;   // block rows whose group ends below this position are not written (9.2 rule 4)
-  std::span<std::byte* const> blocks;  // base address of block b of this sequence (positions [128 b, 128 b + 128))
+  int64_t decoder_window_floor =
+      0;  // the same for layers that run on decoder rows: max(window_floor, decoder_from) when trimmed
+  int64_t write_floor = 0;  // block rows whose group ends below this position are not written (9.2 rule 4)
+  std::span<std::byte* const>
+      blocks;  // base address of block b of this sequence (positions [128 b, 128 b + 128))
   std::byte* private_state = nullptr;  // the sequence's private area (Registry::sequence_bytes)
 };
 
 // Everything that varies between steps.
 struct StepInputs {
-  std::span<const int32_t> ids;            // [T]
-  std::span<const int32_t> positions;      // [T] absolute
-  std::span<const int32_t> sequence_of;    // [T] index into `sequences`
-  std::span<const uint8_t> image;          // [T] 1 = position in an image span; may be empty (no images)
-  std::span<const int32_t> decoder_rows;   // [D] rows of T
-  std::span<const int32_t> logit_rows;     // [L] rows of D
+  std::span<const int32_t> ids;           // [T]
+  std::span<const int32_t> positions;     // [T] absolute
+  std::span<const int32_t> sequence_of;   // [T] index into `sequences`
+  std::span<const uint8_t> image;         // [T] 1 = position in an image span; may be empty (no images)
+  std::span<const int32_t> decoder_rows;  // [D] rows of T
+  std::span<const int32_t> logit_rows;    // [L] rows of D
   std::span<const SequenceSlice> sequences;
   // Rows given in place of embeddings: row `embed_rows[i]` of T becomes embeds[i * hidden ...], f32.
   std::span<const int32_t> embed_rows;
@@ -71,7 +73,10 @@ class Executable {
   // A seam of the graph by name, copied out. kNotFound names the known ones.
   virtual Result<SeamTensor> seam(const std::string& name) const = 0;
   // Bytes taken, by tag: weights, arena, tables.
-  struct Memory { std::string tag; int64_t bytes = 0; };
+  struct Memory {
+    std::string tag;
+    int64_t bytes = 0;
+  };
   virtual std::vector<Memory> memory() const = 0;
 };
 
@@ -82,8 +87,8 @@ struct Capabilities {
 };
 
 struct BackendOptions {
-  int threads = 0;           // 0 = all cores
-  std::string kernels;       // empty = best available; a name pins the instruction set
+  int threads = 0;      // 0 = all cores
+  std::string kernels;  // empty = best available; a name pins the instruction set
 };
 
 class Backend {

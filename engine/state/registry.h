@@ -17,26 +17,28 @@
 
 namespace deepinfer::state {
 
-inline constexpr int kBlockTokens = 128;   // tokens of one block of every block class
-inline constexpr int kMaxDrafts = 8;       // rows a ring keeps past its window, so that a rollback of up to 8 tokens loses nothing
-inline constexpr int kPlaneAlignment = 64; // bytes; every plane of a block and every private class starts aligned
+inline constexpr int kBlockTokens = 128;  // tokens of one block of every block class
+inline constexpr int kMaxDrafts =
+    8;  // rows a ring keeps past its window, so that a rollback of up to 8 tokens loses nothing
+inline constexpr int kPlaneAlignment =
+    64;  // bytes; every plane of a block and every private class starts aligned
 
 // How one row is stored. Rows are planar: all code bytes of a block (or ring), then all tails, then all scales.
 enum class RecordFormat : uint8_t {
-  kF32,        // channels x f32: the unrounded row (kv-quant off, or compressor state)
-  kBf16,       // channels x bf16 (kv-quant off in bf16 precision)
-  kFp8Block,   // E4M3 codes on the first `quantised` channels, one UE8M0 scale a `group`; the rest in `tail`
-  kNvfp4,      // E2M1 codes (even channel = low nibble), one E4M3 scale per 16 channels
-  kMxfp4,      // E2M1 codes, one UE8M0 scale per 32 channels
-  kI32,        // channels x i32 (token history)
+  kF32,       // channels x f32: the unrounded row (kv-quant off, or compressor state)
+  kBf16,      // channels x bf16 (kv-quant off in bf16 precision)
+  kFp8Block,  // E4M3 codes on the first `quantised` channels, one UE8M0 scale a `group`; the rest in `tail`
+  kNvfp4,     // E2M1 codes (even channel = low nibble), one E4M3 scale per 16 channels
+  kMxfp4,     // E2M1 codes, one UE8M0 scale per 32 channels
+  kI32,       // channels x i32 (token history)
 };
 
 struct RecordLayout {
   RecordFormat format = RecordFormat::kF32;
-  int channels = 0;         // elements of a row
-  int quantised = 0;        // kFp8Block: leading channels stored as codes (V4.1 windows: all; V4: channels - rope)
-  int group = 0;            // channels that share a scale (32, 64, 16); 0 where there is none
-  bool tail_f32 = false;    // kFp8Block: unquantised tail channels are f32 (precision f32) or bf16
+  int channels = 0;   // elements of a row
+  int quantised = 0;  // kFp8Block: leading channels stored as codes (V4.1 windows: all; V4: channels - rope)
+  int group = 0;      // channels that share a scale (32, 64, 16); 0 where there is none
+  bool tail_f32 = false;  // kFp8Block: unquantised tail channels are f32 (precision f32) or bf16
 
   int code_bytes() const;   // bytes of one row in the code plane
   int tail_bytes() const;   // bytes of one row in the tail plane (0 for most formats)
@@ -46,12 +48,12 @@ struct RecordLayout {
 };
 
 enum class Kind : uint8_t {
-  kGlobalRows,    // compressed attention rows of a KV source layer
-  kIndexKeys,     // index keys of a KV source layer
-  kWindow,        // sliding-window rows of a layer
-  kCompressor,    // f32 projections of tokens whose group is, or may again be, open: [u | g]
+  kGlobalRows,       // compressed attention rows of a KV source layer
+  kIndexKeys,        // index keys of a KV source layer
+  kWindow,           // sliding-window rows of a layer
+  kCompressor,       // f32 projections of tokens whose group is, or may again be, open: [u | g]
   kIndexCompressor,  // the same for V4's index-key compressor
-  kTokenHistory,  // the last ids, for Engram look-back: id, or id | kImageFlag
+  kTokenHistory,     // the last ids, for Engram look-back: id, or id | kImageFlag
 };
 
 enum class Placement : uint8_t { kBlock, kRing, kSequence };
@@ -72,11 +74,11 @@ using ClassId = int;
 struct StateClass {
   ClassId id = -1;
   Kind kind = Kind::kWindow;
-  int layer = -1;            // owner layer; -1 for kTokenHistory
+  int layer = -1;  // owner layer; -1 for kTokenHistory
   Placement placement = Placement::kRing;
   RecordLayout record;
-  int ratio = 1;             // tokens a row stands for (block classes); 1 for rings of tokens
-  int rows = 0;              // kBlock: rows a block (128 / ratio); kRing: ring rows; kSequence: rows
+  int ratio = 1;  // tokens a row stands for (block classes); 1 for rings of tokens
+  int rows = 0;   // kBlock: rows a block (128 / ratio); kRing: ring rows; kSequence: rows
   Persistence exact = Persistence::kPersistent;
   Persistence replay = Persistence::kPersistent;
   // Byte offsets of this class's planes within a block (kBlock) or within the sequence's private area.
