@@ -10,8 +10,6 @@ namespace {
 // Longest tag that is waited for; a tag without an end must not swallow the output.
 constexpr std::size_t kMostTagBytes = 4096;
 
-constexpr char kDsmlMark = '\1';  // as pattern() writes it
-
 bool is_blank(Symbol symbol) {
   return symbol == ' ' || symbol == '\t' || symbol == '\n' || symbol == '\r';
 }

@@ -34,7 +34,7 @@ class OutputMachine {
   bool thinking() const {
     return state_ == State::kThink || (state_ == State::kSkip && skip_origin_ == State::kThink);
   }
-  std::size_t calls() const { return static_cast<std::size_t>(call_ + 1); }
+  std::size_t calls() const { return static_cast<std::size_t>(call_) + 1; }
   std::optional<std::size_t> stop() const { return stop_; }
   std::size_t repairs() const { return repairs_ + (arguments_ ? arguments_->repairs() : 0); }
 

@@ -68,7 +68,7 @@ TokenBytes::TokenBytes(const std::vector<TokenId>& ids, const std::vector<std::s
     last = std::max(last, ids[i]);
   }
   block_.reserve(bytes);
-  spans_.resize(static_cast<std::size_t>(last + 1));
+  spans_.resize(static_cast<std::size_t>(last) + 1);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Span& span = spans_[ids[i]];
     DI_CHECK(span.size == kAbsent);
