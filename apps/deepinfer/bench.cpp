@@ -7,6 +7,7 @@
 
 #include "base/progress.h"
 #include "bench/startup.h"
+#include "bench/tokenize.h"
 #include "command.h"
 #include "engine_options.h"
 
@@ -18,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   ModelChoice model;
+  std::string tokenizer;
   std::vector<std::string> names;
   std::string kernels;
   int threads = 0;
@@ -60,16 +62,23 @@ Result<std::vector<bench::Row>> run_benches(const Options& options) {
 }
 
 // Benches that need a model directory; the directory is looked for when they run.
-void register_model_benches(const ModelChoice& model) {
+void register_model_benches(const ModelChoice& model, const std::string& tokenizer) {
   bench::register_bench("startup", "seconds until the model directory is ready, and until its first token",
                         [model](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
                           DI_ASSIGN(const auto directory, model.directory());
                           return bench::run_startup(directory, settings);
                         });
+  bench::register_bench(
+      "tokenize", "MiB of text a second that one core turns into ids",
+      [model, tokenizer](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
+        if (!tokenizer.empty()) return bench::run_tokenize(tokenizer, settings);
+        DI_ASSIGN(const auto directory, model.directory());
+        return bench::run_tokenize(directory / "tokenizer.json", settings);
+      });
 }
 
 Result<void> run(const Options& options) {
-  register_model_benches(options.model);
+  register_model_benches(options.model, options.tokenizer);
   if (options.list || options.names.empty()) {
     Json list = Json::array();
     std::string text;
@@ -104,6 +113,7 @@ void add_bench(Context& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = context.app.add_subcommand("bench", "Measured speed beside its limit");
   options->model.declare(*command);
+  command->add_option("--tokenizer", options->tokenizer, "tokenize: a tokenizer.json; default: the model's");
   command->add_option("names", options->names, "Benches to run; none: list them");
   command->add_flag("--list", options->list, "List the benches");
   command->add_option("--kernels", options->kernels, "Instruction set of the CPU kernels; default: the best");
