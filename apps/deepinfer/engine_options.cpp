@@ -1,5 +1,7 @@
 #include "engine_options.h"
 
+#include "base/log.h"
+
 namespace deepinfer::app {
 
 void EngineChoice::declare(CLI::App& command, bool for_score) {
@@ -25,6 +27,7 @@ Result<Settings> EngineChoice::settings() const {
 
 Result<runtime::LoadOptions> EngineChoice::load_options() const {
   DI_ASSIGN(const Settings settings, this->settings());
+  if (const auto level = log_level_of(settings.text("log_level"))) set_log_level(*level);
   runtime::LoadOptions options;
   DI_ASSIGN(options.model_directory, model_.directory());
   const bool f32 = settings.text("precision") == "f32" || (for_score_ && !settings.given("precision"));

@@ -1,6 +1,6 @@
 """The program as a user meets it: exit codes, messages, and results against the golden files.
 
-usage: cli_test.py DEEPINFER GOLDEN_FOLDER
+usage: cli_test.py DEEPINFER GOLDEN_FOLDER PROJECT_FOLDER
 """
 
 import json
@@ -17,6 +17,7 @@ import safetensors
 
 PROGRAM = Path(sys.argv[1])
 GOLDEN = Path(sys.argv[2])
+PROJECT = Path(sys.argv[3])
 TINY = GOLDEN / "tiny41"
 
 
@@ -266,6 +267,49 @@ class Results(unittest.TestCase):
             batch.write_text(json.dumps(request) + "\n")
             alone = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
             self.assertEqual(json.loads(alone.stdout), json.loads(line))
+
+
+class Demo(unittest.TestCase):
+    """The demo model in the tree: a tool call and its use, in both modes, and the loop back from text to ids."""
+
+    MODEL = PROJECT / "models/demo"
+    TOOLS = ["--tools", PROJECT / "examples/tools/weather.json"]
+    QUESTION = "How is the weather in Berlin today?"
+
+    def test_calls_the_tool_and_uses_its_result(self):
+        for mode in ("exact", "replay"):
+            with self.subTest(mode=mode):
+                done = run("run", "--model", self.MODEL, "--mode", mode, *self.TOOLS, "--tool-command",
+                           PROJECT / "examples/tools/weather.sh", "--prompt", self.QUESTION)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                call, result, answer = done.stdout.strip().split("\n")
+                self.assertEqual(call, '-> get_weather {"city": "Berlin"}')
+                weather = json.loads(result.removeprefix("<- get_weather "))
+                self.assertIn(weather["condition"], answer)
+                self.assertIn(str(weather["temperature"]), answer)
+
+    def test_json_is_a_chat_completion(self):
+        done = run("run", "--model", self.MODEL, *self.TOOLS, "--prompt", self.QUESTION, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        body = json.loads(done.stdout)
+        choice = body["choices"][0]
+        self.assertEqual(body["object"], "chat.completion")
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        function = choice["message"]["tool_calls"][0]["function"]
+        self.assertEqual((function["name"], json.loads(function["arguments"])), ("get_weather", {"city": "Berlin"}))
+        usage = body["usage"]
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"])
+
+    def test_text_to_ids_and_back(self):
+        text = "Zwölf Boxkämpfer 12345, 日本語 🦀 <think>\n\n  def f(x): return x"
+        ids = run("tokenize", "--model", self.MODEL, stdin=text)
+        self.assertEqual(ids.returncode, 0, ids.stderr)
+        self.assertEqual(run("detokenize", "--model", self.MODEL, stdin=ids.stdout).stdout, text)
+
+    def test_doctor_finds_nothing_wrong(self):
+        done = run("doctor", "--model", self.MODEL, "--json")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertTrue(json.loads(done.stdout)["healthy"])
 
 
 if __name__ == "__main__":
