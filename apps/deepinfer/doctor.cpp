@@ -9,6 +9,7 @@
 #include "command.h"
 #include "engine_options.h"
 #include "model/model.h"
+#include "service/turn.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer::app {
@@ -98,7 +99,7 @@ void describe_model(const Options& options, Report& report) {
     return;
   }
   report.add("model", "directory", directory->string());
-  const auto tokenizer = text::Tokenizer::load(*directory / "tokenizer.json");
+  const auto tokenizer = service::load_tokenizer(*directory);
   if (tokenizer) {
     report.add("model", "tokenizer",
                std::to_string(tokenizer->vocabulary_size()) + " ids, digest " +
@@ -106,7 +107,9 @@ void describe_model(const Options& options, Report& report) {
   } else {
     report.fault("model", "tokenizer", tokenizer.error());
   }
-  const auto loaded = model::load(*directory, {});
+  const auto token_map = service::token_map_for(*directory);
+  if (!token_map) return;  // the tokenizer's fault is reported already
+  const auto loaded = model::load(*directory, {}, *token_map);
   if (!loaded) {
     report.fault("model", "checkpoint", loaded.error());
     return;

@@ -1,6 +1,7 @@
 #include "engine_options.h"
 
 #include "base/log.h"
+#include "service/turn.h"
 
 namespace deepinfer::app {
 
@@ -30,6 +31,7 @@ Result<runtime::LoadOptions> EngineChoice::load_options() const {
   if (const auto level = log_level_of(settings.text("log_level"))) set_log_level(*level);
   runtime::LoadOptions options;
   DI_ASSIGN(options.model_directory, model_.directory());
+  DI_ASSIGN(options.token_map, service::token_map_for(options.model_directory));
   const bool f32 = settings.text("precision") == "f32" || (for_score_ && !settings.given("precision"));
   options.build.precision = f32 ? graph::Precision::kF32 : graph::Precision::kBf16;
   options.build.kv_quant = settings.enabled("kv_quant");

@@ -5,6 +5,7 @@
 #include "dialects/internal_form.h"
 #include "dialects/request.h"
 #include "engine_options.h"
+#include "service/turn.h"
 #include "text/encoding.h"
 #include "text/tokenizer.h"
 
@@ -68,7 +69,7 @@ Result<void> render(const Options& options) {
   std::vector<text::TokenId> ids;
   if (options.ids || options.json) {
     DI_ASSIGN(const auto directory, options.model.directory());
-    DI_ASSIGN(const auto tokenizer, text::Tokenizer::load(directory / "tokenizer.json"));
+    DI_ASSIGN(const auto tokenizer, service::load_tokenizer(directory));
     DI_ASSIGN(ids, text::encode(prompt, tokenizer));
   }
   if (options.json) {

@@ -121,7 +121,8 @@ Result<void> score(const Options& options) {
     std::fprintf(stderr,
                  "deepinfer: the reference backend is the slow, obvious one; use --backend cpu for speed\n");
   }
-  DI_ASSIGN(auto model, model::load(load_options.model_directory, load_options.build));
+  DI_ASSIGN(auto model,
+            model::load(load_options.model_directory, load_options.build, load_options.token_map));
   for (const auto& seam : model.graph->seams)
     request.seams.push_back(seam.name);
   DI_ASSIGN(auto loaded, runtime::load(std::move(model), load_options));

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "service/turn.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -16,13 +17,13 @@ struct Options {
   bool json = false;
 };
 
-Result<text::Tokenizer> load_tokenizer(const ModelChoice& model) {
+Result<text::Tokenizer> open_tokenizer(const ModelChoice& model) {
   DI_ASSIGN(const auto directory, model.directory());
-  return text::Tokenizer::load(directory / "tokenizer.json");
+  return service::load_tokenizer(directory);
 }
 
 int tokenize(const Options& options) {
-  const auto tokenizer = load_tokenizer(options.model);
+  const auto tokenizer = open_tokenizer(options.model);
   if (!tokenizer) return fail(tokenizer.error());
   const std::string input = read_standard_input();
   const auto ids = options.special ? tokenizer->encode_with_specials(input) : tokenizer->encode(input);
@@ -69,7 +70,7 @@ Result<std::vector<std::int32_t>> ids_from_input(std::string input) {
 }
 
 int detokenize(const Options& options) {
-  const auto tokenizer = load_tokenizer(options.model);
+  const auto tokenizer = open_tokenizer(options.model);
   if (!tokenizer) return fail(tokenizer.error());
   const auto ids = ids_from_input(read_standard_input());
   if (!ids) return fail(ids.error());

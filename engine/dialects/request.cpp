@@ -21,18 +21,9 @@ std::string_view constraint_kind_name(OutputConstraint::Kind kind) {
 
 text::ParserOptions parser_options(const Request& request, const text::RenderedPrompt& prompt,
                                    text::Profile profile) {
-  const text::Conversation& conversation = request.conversation;
-  text::ParserOptions options;
-  options.start = prompt.start;
-  options.profile = profile;
-  options.tools_enabled = shows_tools(conversation);
-  options.json_mode = conversation.response_format.kind == text::ResponseFormat::Kind::kJsonObject;
+  text::ParserOptions options = text::parser_options(request.conversation, prompt, profile);
   options.stops = request.stops;
   options.stop_ids = request.sampling.stop_token_ids;
-  if (options.tools_enabled) {
-    for (const text::ToolDefinition& tool : conversation.tools)
-      options.tools.push_back({tool.name, write_json(tool.parameters)});
-  }
   return options;
 }
 

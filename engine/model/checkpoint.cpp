@@ -8,6 +8,7 @@
 
 #include "base/digest.h"
 #include "base/mapped_file.h"
+#include "model/model.h"
 
 namespace deepinfer::model {
 namespace {
@@ -60,6 +61,11 @@ Result<void> check_token_map(std::span<const int32_t> map, const Config& config,
 
 }  // namespace
 
+bool has_token_map(const std::filesystem::path& directory) {
+  std::error_code code;
+  return std::filesystem::exists(directory / kTokenMapFile, code);
+}
+
 bool is_known_unused(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"vision.", "aligner.", "image_", "mtp."};
   const auto starts = [&](std::string_view prefix) { return name.starts_with(prefix); };
@@ -80,9 +86,8 @@ Result<std::shared_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
 Result<void> Checkpoint::find_token_map(const std::filesystem::path& directory, const Config& config,
                                         std::span<const int32_t> token_map) {
   const std::filesystem::path sidecar = directory / kTokenMapFile;
-  std::error_code code;
   std::string origin = sidecar.string();
-  if (std::filesystem::exists(sidecar, code)) {
+  if (has_token_map(directory)) {
     DI_ASSIGN(token_map_, read_token_map(sidecar, config.vocab));
   } else if (!token_map.empty()) {
     token_map_.assign(token_map.begin(), token_map.end());

@@ -49,6 +49,9 @@ struct Model {
 Result<Model> load(const std::filesystem::path& directory, const BuildOptions& options,
                    std::span<const int32_t> token_map = {});
 
+// Whether the directory holds an Engram token map of its own.
+bool has_token_map(const std::filesystem::path& directory);
+
 // The same graph and registry from a bare config file, its weights without bytes: for `plan` and graph dumps.
 Result<Model> load_config_only(const std::filesystem::path& config_file, const BuildOptions& options);
 

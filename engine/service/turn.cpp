@@ -6,15 +6,10 @@
 #include <atomic>
 #include <utility>
 
-#include "text/embedded_data.h"
-#include "text/json_value.h"
+#include "text/engram_token_map.h"
 
 namespace deepinfer::service {
 namespace {
-
-// Tokenizer::model_digest of DeepSeek-V4 and V4.1, which share their base vocabulary and so their Engram map.
-constexpr std::string_view kPublishedTokenizer =
-    "a83486565ac825a03279e682ae39ea0b1cb235ebae027bc19454c02657c754e3";
 
 text::FinishReason text_reason(runtime::FinishReason reason) {
   switch (reason) {
@@ -142,9 +137,16 @@ Result<text::Tokenizer> load_tokenizer(const std::filesystem::path& model_direct
   return text::Tokenizer::load(model_directory / "tokenizer.json");
 }
 
-std::span<const std::int32_t> known_token_map(const text::Tokenizer& tokenizer) {
-  if (tokenizer.model_digest() != kPublishedTokenizer) return {};
-  return text::embedded_engram_token_map();
+Result<std::span<const std::int32_t>> token_map_for(const std::filesystem::path& model_directory) {
+  std::error_code code;
+  const std::filesystem::path tokenizer_file = model_directory / "tokenizer.json";
+  const auto config = model::read_config(model_directory / "config.json");
+  const bool needed = config.ok() && !config->engram.layers.empty();
+  if (!needed || model::has_token_map(model_directory) || !std::filesystem::exists(tokenizer_file, code)) {
+    return std::span<const std::int32_t>();
+  }
+  DI_ASSIGN(const auto tokenizer, load_tokenizer(model_directory));
+  return text::engram_token_map(tokenizer);
 }
 
 runtime::EngineOptions engine_options(const text::Tokenizer& tokenizer, const model::Config& config) {
@@ -163,7 +165,7 @@ Service::~Service() = default;
 
 Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
   DI_ASSIGN(auto tokenizer, load_tokenizer(options.load.model_directory));
-  if (options.load.token_map.empty()) options.load.token_map = known_token_map(tokenizer);
+  if (options.load.token_map.empty()) options.load.token_map = text::engram_token_map(tokenizer);
   DI_ASSIGN(auto loaded, runtime::load(options.load));
   if (tokenizer.vocabulary_size() > static_cast<std::size_t>(loaded.config.vocab)) {
     return make_error(
@@ -192,7 +194,7 @@ Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
 }
 
 Result<text::ParserOptions> Service::parser_options(const TurnRequest& request,
-                                                    text::ParserStart start) const {
+                                                    const text::RenderedPrompt& prompt) const {
   using Format = text::ResponseFormat::Kind;
   const text::Conversation& conversation = request.conversation;
   if (conversation.response_format.kind == Format::kRegex) {
@@ -201,20 +203,12 @@ Result<text::ParserOptions> Service::parser_options(const TurnRequest& request,
                       "ask for text or JSON");
   }
   DI_TRY(check_stops(request.stops));
-  text::ParserOptions options;
-  options.start = start;
-  options.profile = encoding_.profile;
-  options.tools_enabled = text::shows_tools(conversation);
-  options.json_mode = conversation.response_format.kind == Format::kJsonObject ||
-                      conversation.response_format.kind == Format::kJsonSchema;
+  text::ParserOptions options = text::parser_options(conversation, prompt, encoding_.profile);
   options.stop_in_reasoning = request.stop_in_reasoning;
   options.include_stop = request.include_stop;
   options.surface_stray_calls = request.surface_stray_calls;
   options.stops = request.stops;
   options.stop_ids = request.stop_ids;
-  for (const text::ToolDefinition& tool : conversation.tools) {
-    options.tools.push_back({tool.name, text::write_json(tool.parameters)});
-  }
   return options;
 }
 
@@ -226,7 +220,7 @@ Result<Turn> Service::start(const TurnRequest& request) {
         fmt::format("the conversation holds {} images, this build reads text only", prompt.images.size()),
         "describe the image in words");
   }
-  DI_ASSIGN(auto parser, parser_options(request, prompt.start));
+  DI_ASSIGN(auto parser, parser_options(request, prompt));
   runtime::Request ids;
   DI_ASSIGN(ids.prompt, text::encode(prompt, *tokenizer_));
   const auto prompt_tokens = static_cast<std::int64_t>(ids.prompt.size());

@@ -119,7 +119,8 @@ class Service {
 
  private:
   Service() = default;
-  Result<text::ParserOptions> parser_options(const TurnRequest& request, text::ParserStart start) const;
+  Result<text::ParserOptions> parser_options(const TurnRequest& request,
+                                             const text::RenderedPrompt& prompt) const;
 
   std::unique_ptr<text::Tokenizer> tokenizer_;
   text::EncodingOptions encoding_;
@@ -130,8 +131,10 @@ class Service {
 
 // The tokenizer of a model directory.
 Result<text::Tokenizer> load_tokenizer(const std::filesystem::path& model_directory);
-// The Engram token map that the program carries, if this tokenizer is the one that it was made for; else empty.
-std::span<const std::int32_t> known_token_map(const text::Tokenizer& tokenizer);
+// The token map that model::load needs for a directory that has Engram layers and no map of its own: the one that the
+// program carries, if the directory's tokenizer is the one that it was made for; else empty (model::load then says
+// what is missing). Errors of Tokenizer::load.
+Result<std::span<const std::int32_t>> token_map_for(const std::filesystem::path& model_directory);
 
 // EngineOptions that follow from a model and its tokenizer: ids that end an answer (EOS; role tokens and BOS as a guard
 // against hallucinated turns, recipe.md 5.1), ids never sampled.

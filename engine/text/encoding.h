@@ -45,6 +45,10 @@ struct RenderedPrompt {
 // Never fails: whatever a conversation holds has a rendering.
 RenderedPrompt render(const Conversation& conversation, const EncodingOptions& options);
 
+// How to parse what a model answers to a rendered conversation: start, tools and their schemas, JSON mode (json_object
+// only: a schema is the grammar's business, recipe.md 3.9). Stops and switches are the caller's.
+ParserOptions parser_options(const Conversation& conversation, const RenderedPrompt& prompt, Profile profile);
+
 // Ids of a rendered prompt; images are one placeholder id each. Errors: kNotFound, naming the control spelling that the
 // tokenizer lacks (the model directory and the prompt version don't fit together).
 Result<std::vector<TokenId>> encode(const RenderedPrompt& prompt, const Tokenizer& tokenizer);

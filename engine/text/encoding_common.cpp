@@ -49,6 +49,20 @@ std::vector<std::pair<std::size_t, std::size_t>> RenderedPrompt::special_ranges(
   return ranges;
 }
 
+ParserOptions parser_options(const Conversation& conversation, const RenderedPrompt& prompt,
+                             Profile profile) {
+  ParserOptions options;
+  options.start = prompt.start;
+  options.profile = profile;
+  options.tools_enabled = shows_tools(conversation);
+  options.json_mode = conversation.response_format.kind == ResponseFormat::Kind::kJsonObject;
+  if (options.tools_enabled) {
+    for (const ToolDefinition& tool : conversation.tools)
+      options.tools.push_back({tool.name, write_json(tool.parameters)});
+  }
+  return options;
+}
+
 RenderedPrompt render(const Conversation& conversation, const EncodingOptions& options) {
   return options.version == ModelVersion::kV4 ? render_v4(conversation, options)
                                               : render_v41(conversation, options);

@@ -38,9 +38,8 @@ struct ParserTool {
 struct ParserOptions {
   ParserStart start = ParserStart::kContent;
   ParserProfile profile = ParserProfile::kOurs;
-  bool tools_enabled = false;  // the prompt had a tools block
-  bool json_mode =
-      false;  // response_format json_object or json_schema: fences and prose around it are dropped
+  bool tools_enabled = false;      // the prompt had a tools block
+  bool json_mode = false;          // response_format json_object: fences and prose around it are dropped
   bool match_text = false;         // treat ids by their bytes: text mode
   bool stop_in_reasoning = false;  // stop strings end reasoning too (vLLM); 5.4
   bool include_stop = false;       // keep the matched stop string in the content; 5.4

@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 from pathlib import Path
@@ -138,6 +139,20 @@ class BrokenModels(Checked):
         index.write_text(index.read_text().replace("model-00003-of", "../model-00003-of"))
         self.check("index")
 
+    def test_no_token_map(self):
+        (self.model / "engram_token_map.i32").unlink()
+        self.check("engram_token_map.i32")
+
+    def test_token_map_of_the_program_follows_the_tokenizer(self):
+        (self.model / "engram_token_map.i32").unlink()
+        with tarfile.open(GOLDEN.parent / "recipe/tokenizer/tokenizers.tar.xz") as archive:
+            member = next(name for name in archive.getnames() if name.endswith("v41/tokenizer.json"))
+            (self.model / "tokenizer.json").write_bytes(archive.extractfile(member).read())
+        self.check("129280", "512")  # found, and refused: it maps more ids than this model has
+        done = run("doctor", "--model", self.model)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("129280", done.stdout)
+
     def test_unknown_model_type(self):
         self.edit_config(lambda config: config.update(model_type="llama"))
         self.check("model_type", "llama")
@@ -235,6 +250,20 @@ class Results(unittest.TestCase):
         ids = self.golden["p33.ids"][1]
         whole = self.score(ids, "--precision", "bf16")
         self.assertEqual(whole, self.score(ids, "--precision", "bf16", "--chunk", 7))
+
+    def test_replay_from_a_hit(self):
+        ids = self.golden["p333.ids"][1]
+        replay = ["--precision", "bf16", "--mode", "replay", "--replay-at", 256]
+        whole = self.score(ids, *replay)
+        self.assertEqual(whole[0], [128, 512], "the decoder half runs on the last 128 positions")
+        self.assertTrue(whole == self.score(ids, *replay, "--chunk", 50), "chunks do not show")
+        cold = self.score(ids, "--precision", "bf16", "--mode", "replay")
+        self.assertEqual(cold[0], [128, 512])
+        self.assertFalse(cold == whole, "a replayed start shows")
+        shape, exact = self.score(ids, "--precision", "bf16")
+        self.assertEqual(shape, [333, 512])
+        first = (333 - 128) * 512  # the first row of the tail has no window in the decoder half
+        self.assertFalse(exact[first : first + 512] == cold[1][:512], "and so does a cut decoder half")
 
     def test_image_rows(self):
         ids = self.golden["pimg.ids"][1]
