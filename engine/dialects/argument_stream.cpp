@@ -1,5 +1,7 @@
 #include "dialects/argument_stream.h"
 
+#include "text/utf8.h"
+
 namespace deepinfer::dialects {
 
 std::vector<std::string> ArgumentCutter::push(std::string_view text) {
@@ -120,19 +122,7 @@ void InputDecoder::code_unit(std::uint32_t unit, std::string& out) {
   if (unit >= 0xDC00 && unit < 0xE000)
     code = high_ == 0 ? 0xFFFD : 0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00);
   high_ = 0;
-  const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
-  if (code < 0x80) return byte(code);
-  if (code < 0x800) {
-    byte(0xC0 | code >> 6);
-  } else if (code < 0x10000) {
-    byte(0xE0 | code >> 12);
-    byte(0x80 | (code >> 6 & 0x3F));
-  } else {
-    byte(0xF0 | code >> 18);
-    byte(0x80 | (code >> 12 & 0x3F));
-    byte(0x80 | (code >> 6 & 0x3F));
-  }
-  byte(0x80 | (code & 0x3F));
+  text::append_utf8(code, out);
 }
 
 }  // namespace deepinfer::dialects

@@ -266,22 +266,6 @@ class JsonReader {
     return true;
   }
 
-  static void append_utf8(std::uint32_t code, std::string& text) {
-    const auto byte = [&](std::uint32_t value) { text.push_back(static_cast<char>(value)); };
-    if (code < 0x80) return byte(code);
-    if (code < 0x800) {
-      byte(0xC0 | code >> 6);
-    } else if (code < 0x10000) {
-      byte(0xE0 | code >> 12);
-      byte(0x80 | (code >> 6 & 0x3F));
-    } else {
-      byte(0xF0 | code >> 18);
-      byte(0x80 | (code >> 12 & 0x3F));
-      byte(0x80 | (code >> 6 & 0x3F));
-    }
-    byte(0x80 | (code & 0x3F));
-  }
-
   std::string_view bytes_;
   const JsonReadOptions& options_;
   std::size_t at_ = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace deepinfer::text {
@@ -38,6 +39,9 @@ inline Utf8Char read_valid_utf8(const unsigned char* p) {
       static_cast<char32_t>((p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F)),
       4};
 }
+
+// Appends the UTF-8 of a scalar value (at most U+10FFFF, no surrogate).
+void append_utf8(std::uint32_t code, std::string& text);
 
 // Length of the longest prefix of valid UTF-8.
 std::size_t valid_utf8_prefix(std::string_view bytes);

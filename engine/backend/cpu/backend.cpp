@@ -9,11 +9,8 @@
 
 namespace deepinfer::backend::cpu {
 
-CpuBackend::CpuBackend(const KernelSet& set, const BackendOptions& options) : set_(set) {
-  ThreadPoolOptions threads;
-  threads.threads = options.threads;
-  parallel_ = std::make_shared<Parallel>(threads);
-}
+CpuBackend::CpuBackend(const KernelSet& set, const BackendOptions& options)
+    : HostBackend(options, /*pin=*/true), set_(set) {}
 
 Result<std::unique_ptr<Backend>> CpuBackend::create(const BackendOptions& options) {
   DI_ASSIGN(const KernelSet* set, choose(options.kernels));
@@ -25,22 +22,14 @@ Capabilities CpuBackend::capabilities() const {
   for (const KernelSet* set : available_sets())
     sets += sets.empty() ? set->name : std::string(", ") + set->name;
   return {"cpu", set_.name,
-          fmt::format("{} kernels of {}, {} threads", set_.name, sets, parallel_->workers())};
+          fmt::format("{} kernels of {}, {} threads", set_.name, sets, parallel()->workers())};
 }
 
 Result<std::unique_ptr<Executable>> CpuBackend::compile(std::shared_ptr<const graph::Graph> graph,
                                                         const state::Registry& registry,
                                                         const StepLimits& limits) {
-  DI_ASSIGN(const OpTable table, op_table(set_, parallel_->workers()));
-  return Executor::compile(std::move(graph), registry, limits, table, parallel_);
-}
-
-Result<std::byte*> CpuBackend::allocate(size_t bytes, const std::string& tag) {
-  return memory_.allocate(bytes, tag);
-}
-
-void CpuBackend::release(std::byte* address, size_t bytes, const std::string& tag) {
-  memory_.release(address, bytes);
+  DI_ASSIGN(const OpTable table, op_table(set_, parallel()->workers()));
+  return Executor::compile(std::move(graph), registry, limits, table, parallel());
 }
 
 }  // namespace deepinfer::backend::cpu

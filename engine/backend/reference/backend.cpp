@@ -9,13 +9,6 @@
 
 namespace deepinfer::backend::reference {
 
-ReferenceBackend::ReferenceBackend(const BackendOptions& options) {
-  ThreadPoolOptions threads;
-  threads.threads = options.threads;
-  threads.pin = false;
-  parallel_ = std::make_shared<Parallel>(threads);
-}
-
 Result<std::unique_ptr<Backend>> ReferenceBackend::create(const BackendOptions& options) {
   if (!options.kernels.empty() && options.kernels != "plain")
     return make_error(ErrorKind::kUnsupported,
@@ -25,21 +18,13 @@ Result<std::unique_ptr<Backend>> ReferenceBackend::create(const BackendOptions& 
 }
 
 Capabilities ReferenceBackend::capabilities() const {
-  return {"reference", "plain", fmt::format("plain C++, {} threads; slow", parallel_->workers())};
+  return {"reference", "plain", fmt::format("plain C++, {} threads; slow", parallel()->workers())};
 }
 
 Result<std::unique_ptr<Executable>> ReferenceBackend::compile(std::shared_ptr<const graph::Graph> graph,
                                                               const state::Registry& registry,
                                                               const StepLimits& limits) {
-  return Executor::compile(std::move(graph), registry, limits, op_table(), parallel_);
-}
-
-Result<std::byte*> ReferenceBackend::allocate(size_t bytes, const std::string& tag) {
-  return memory_.allocate(bytes, tag);
-}
-
-void ReferenceBackend::release(std::byte* address, size_t bytes, const std::string& tag) {
-  memory_.release(address, bytes);
+  return Executor::compile(std::move(graph), registry, limits, op_table(), parallel());
 }
 
 }  // namespace deepinfer::backend::reference

@@ -3,15 +3,12 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
-#include "backend/backend.h"
-#include "backend/common/host_memory.h"
-#include "backend/common/parallel.h"
+#include "backend/common/host_backend.h"
 
 namespace deepinfer::backend::reference {
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public HostBackend {
  public:
   // BackendOptions::kernels must be empty or "plain" (kUnsupported).
   static Result<std::unique_ptr<Backend>> create(const BackendOptions& options);
@@ -20,14 +17,9 @@ class ReferenceBackend final : public Backend {
   Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
                                               const state::Registry& registry,
                                               const StepLimits& limits) override;
-  Result<std::byte*> allocate(size_t bytes, const std::string& tag) override;
-  void release(std::byte* address, size_t bytes, const std::string& tag) override;
 
  private:
-  explicit ReferenceBackend(const BackendOptions& options);
-
-  std::shared_ptr<Parallel> parallel_;
-  HostMemory memory_;
+  explicit ReferenceBackend(const BackendOptions& options) : HostBackend(options, /*pin=*/false) {}
 };
 
 }  // namespace deepinfer::backend::reference

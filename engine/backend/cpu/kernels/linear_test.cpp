@@ -163,6 +163,32 @@ TEST(CpuLinear, RefusesNanCodesAndScales) {
   }
 }
 
+// Scale byte 0 is 2^-127, not 0; products of it pass through subnormals, so only their size is compared.
+TEST(CpuLinear, SmallestScale) {
+  std::mt19937 random(13);
+  constexpr int kOutputs = 16, kInputs = 64;
+  for (const KernelSet* set : available_sets())
+    for (const graph::WeightFormat format : {graph::WeightFormat::kFp8Tile, graph::WeightFormat::kFp4Rows}) {
+      RandomWeight weight(format, 32, kOutputs, kInputs, random);
+      std::fill(weight.scales.begin(), weight.scales.end(), std::uint8_t{0});
+      auto memory = HugeBuffer::create(host_ledger(), "test",
+                                       static_cast<std::size_t>(packed_size(weight.weight).total()));
+      Parallel one({.threads = 1});
+      const auto matrix = pack(*set, one, weight.weight, 0, Activations::kF32, memory->data());
+      const std::vector<float> x(kInputs, 0x1p+48f);
+      const std::vector<float> y = product(*set, *matrix, x, 0, 1, 1);
+      for (int n = 0; n < kOutputs; ++n) {
+        double sum = 0, size = 0;
+        for (int i = 0; i < kInputs; ++i) {
+          const double value = twin::code_value(weight.weight, weight.weight.parts[0], n, i);
+          sum += value * 0x1p-79;
+          size += std::abs(value) * 0x1p-79;
+        }
+        EXPECT_NEAR(y[static_cast<std::size_t>(n)], sum, 1e-2 * size) << set->name;
+      }
+    }
+}
+
 // Infinite activations stay visible in every set.
 TEST(CpuLinear, KeepsNonFiniteActivations) {
   std::mt19937 random(11);

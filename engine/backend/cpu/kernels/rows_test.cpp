@@ -235,6 +235,23 @@ TEST(CpuRows, DecodesRecordsExactly) {
     }
 }
 
+// Byte 0 is 2^-127, a subnormal that a plain shift of the exponent would lose.
+TEST(CpuRows, DecodesEveryScale) {
+  constexpr std::size_t kChannels = 32;
+  for (const KernelSet* set : available_sets())
+    for (const tensor::BlockFormat format : {tensor::kFp8Group32, tensor::kMxfp4})
+      for (int byte = 0; byte < 255; ++byte) {
+        const bool fp8 = format.code == tensor::BlockCode::kFp8;
+        const std::vector<std::uint8_t> codes(format.code_bytes(kChannels), fp8 ? 0x39 : 0xb3);
+        const std::vector<std::uint8_t> scale(1, static_cast<std::uint8_t>(byte));
+        std::vector<float> expected(kChannels), actual(kChannels);
+        tensor::decode_row(format, codes.data(), scale.data(), expected);
+        if (fp8) set->decode_fp8(codes.data(), scale.data(), 32, kChannels, actual.data());
+        if (!fp8) set->decode_mxfp4(codes.data(), scale.data(), kChannels, actual.data());
+        expect_bits(expected, actual, set->name);
+      }
+}
+
 struct AttentionCase {
   int heads;
   int dim;

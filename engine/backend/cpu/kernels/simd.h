@@ -171,20 +171,19 @@ DI_INLINE vf exponential(vf x) {
   return select((as_i(x) & splat_i(0x7fffffff)) > splat_i(0x7f800000), x, y);  // NaN stays NaN
 }
 
-// 2^(byte - 127) of `kLanes` UE8M0 bytes; byte 0 gives 0 (backbone.md 2.2).
+// 2^(byte - 127) of `kLanes` UE8M0 bytes, exact for every byte as in tensor/element.h: byte 0 is a subnormal.
 DI_INLINE vf powers_of_two(const std::uint8_t* bytes) {
 #if DI_LANES == 16
-  return as_f((vi)_mm512_slli_epi32(
-      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))), 23));
+  const vi exponent = (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 #elif DI_LANES == 8
-  return as_f((vi)_mm256_slli_epi32(
-      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))), 23));
+  const vi exponent = (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
 #else
-  return as_f(shift_left(vi{bytes[0], bytes[1], bytes[2], bytes[3]}, 23));
+  const vi exponent = {bytes[0], bytes[1], bytes[2], bytes[3]};
 #endif
+  return as_f(shift_left(exponent, 23) | ((exponent == splat_i(0)) & splat_i(0x00400000)));
 }
 DI_INLINE float power_of_two(std::uint8_t byte) {
-  return __builtin_bit_cast(float, static_cast<std::uint32_t>(byte) << 23);
+  return __builtin_bit_cast(float, byte == 0 ? 0x00400000u : static_cast<std::uint32_t>(byte) << 23);
 }
 
 }  // namespace deepinfer::backend::cpu::DI_SET
