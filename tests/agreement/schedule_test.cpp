@@ -86,6 +86,7 @@ class Schedule {
   void reject_drafts(Run& run) {
     cache::Sequence& sequence = run.sequence;
     const std::int64_t at = sequence.length();
+    if (run.request->has_image()) return;  // ids that are appended again carry no image flag
     if (at < sequence.write_floor() || at + state::kMaxDrafts > kTokens) return;
     const int drafts = pick(1, state::kMaxDrafts);
     sequence.truncate(at);
@@ -111,7 +112,7 @@ class Schedule {
           static_cast<int>(std::min<std::int64_t>({left, budget, pick(0, 2) == 0 ? 1 : pick(1, 80)}));
       const auto decoder =
           static_cast<int>(runtime::decoder_rows_of(run.sequence.length(), tokens, run.request->start));
-      parts.push_back({&run.sequence, tokens, run.request->start, decoder, nullptr});
+      parts.push_back({&run.sequence, tokens, run.request->start, decoder, &run.request->embeds});
       owners.push_back(&run);
       budget -= tokens;
     }

@@ -14,6 +14,9 @@ namespace {
 constexpr int kSequences = 10;
 constexpr int kStepTokens = 512;
 constexpr std::int64_t kContext = 512;
+// An image span that a hit at 128 cuts: its first part is replayed, its rest is new.
+constexpr std::int32_t kImageBegin = 105;
+constexpr std::int32_t kImageEnd = 133;
 
 template <class T>
 T must(Result<T> result) {
@@ -73,7 +76,19 @@ std::vector<Case> Subject::cases(int tokens, std::uint32_t seed) const {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
   for (auto& id : ids)
     id = static_cast<std::int32_t>(random() % static_cast<unsigned>(core_.info.vocab - 2));
-  return cases(ids);
+  std::vector<Case> list = cases(ids);
+  if (!core_.info.replay) return list;
+  runtime::EmbedRows image;
+  for (std::int32_t position = kImageBegin; position < kImageEnd; ++position)
+    image.positions.push_back(position);
+  for (std::size_t i = 0; i < image.positions.size() * static_cast<std::size_t>(core_.info.hidden); ++i)
+    image.rows.push_back(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
+  for (const auto& [mode, hit] :
+       {std::pair{sched::Mode::kExact, 0}, {sched::Mode::kReplay, state::kBlockTokens}}) {
+    list.push_back({mode == sched::Mode::kExact ? "exact with an image" : "replay from 128 with an image",
+                    ids, sched::make_start(mode, tokens, hit, sched::kDecoderTokens), image});
+  }
+  return list;
 }
 
 std::vector<Case> Subject::cases(const std::vector<std::int32_t>& ids) const {
@@ -90,12 +105,15 @@ std::vector<Case> Subject::cases(const std::vector<std::int32_t>& ids) const {
 
 cache::Sequence Subject::open(const Case& request, std::int64_t prefix_chunk) {
   const auto count = static_cast<std::int64_t>(request.ids.size());
+  std::vector<std::uint8_t> image(request.has_image() ? request.ids.size() : 0);
+  for (const std::int32_t position : request.embeds.positions)
+    image[static_cast<std::size_t>(position)] = 1;
   // Room for drafts that are rolled back.
-  const cache::SequenceOptions options{request.ids, {}, std::min(kContext, count + state::kMaxDrafts)};
+  const cache::SequenceOptions options{request.ids, image, std::min(kContext, count + state::kMaxDrafts)};
   cache::Sequence cold = must(core_.store->start(options));
   if (request.start.hit == 0) return cold;
   const Case prefix{request.name, request.ids,
-                    sched::make_start(sched::Mode::kReplay, request.start.hit, 0, 1)};
+                    sched::make_start(sched::Mode::kReplay, request.start.hit, 0, 1), request.embeds};
   advance(cold, prefix, request.start.hit, prefix_chunk, nullptr);
   return must(core_.store->adopt(cold, request.start.hit, options));
 }
@@ -106,7 +124,7 @@ void Subject::advance(cache::Sequence& sequence, const Case& request, std::int64
     const std::int64_t tokens = std::min({end - sequence.length(), chunk, std::int64_t{kStepTokens}});
     const std::int64_t decoder = runtime::decoder_rows_of(sequence.length(), tokens, request.start);
     const runtime::StepPart part{&sequence, static_cast<int>(tokens), request.start,
-                                 rows == nullptr ? 0 : static_cast<int>(decoder), nullptr};
+                                 rows == nullptr ? 0 : static_cast<int>(decoder), &request.embeds};
     must(runner_.run({&part, 1}));
     const auto logits = runner_.logits(0);
     if (rows != nullptr) rows->insert(rows->end(), logits.begin(), logits.end());

@@ -30,6 +30,9 @@ struct Case {
   std::string name;  // "replay from 128"
   std::vector<std::int32_t> ids;
   sched::Start start;
+  runtime::EmbedRows embeds = {};  // rows of an image span; none for text
+
+  bool has_image() const { return !embeds.empty(); }
 };
 
 // Logits of the positions from start.decoder_from on, [rows, vocab].
@@ -46,7 +49,7 @@ class Subject {
   runtime::Core take_core() { return std::move(core_); }
 
   // Requests of `tokens` ids, drawn from `seed`: exact, and on a model with a decoder half cold replay, and replay after
-  // a hit at every block below `tokens`.
+  // a hit at every block below `tokens`; then exact, and replay from 128, with an image span across position 128.
   std::vector<Case> cases(int tokens, std::uint32_t seed) const;
   std::vector<Case> cases(const std::vector<std::int32_t>& ids) const;
   // A sequence at the request's first position. For a hit: the blocks of a cold run in steps of `prefix_chunk`.
