@@ -1,6 +1,9 @@
 #include "base/digest.h"
 
-#include <openssl/evp.h>
+// SHA256_* are deprecated in favour of EVP, whose every digest allocates and copies a context: that costs more than
+// hashing a key block does.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -16,23 +19,30 @@ constexpr std::size_t kBlockBytes = 64;  // of SHA-256, for HMAC's padding
 
 class Sha256 {
  public:
-  Sha256() : context_(EVP_MD_CTX_new()) {
-    DI_CHECK(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+  Sha256() { DI_CHECK(SHA256_Init(&context_) == 1); }
+  // Goes on after one block that left this chaining value.
+  explicit Sha256(const std::array<std::uint32_t, 8>& chaining) : Sha256() {
+    std::copy(chaining.begin(), chaining.end(), context_.h);
+    context_.Nl = 8 * kBlockBytes;
   }
   void add(std::span<const std::byte> bytes) {
-    DI_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+    DI_CHECK(SHA256_Update(&context_, bytes.data(), bytes.size()) == 1);
   }
   Sha256Digest finish() {
     Sha256Digest digest{};
-    DI_CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr) == 1);
+    DI_CHECK(SHA256_Final(digest.data(), &context_) == 1);
     return digest;
+  }
+  // After a whole number of blocks.
+  std::array<std::uint32_t, 8> chaining() const {
+    DI_CHECK(context_.num == 0);
+    std::array<std::uint32_t, 8> value{};
+    std::copy(std::begin(context_.h), std::end(context_.h), value.begin());
+    return value;
   }
 
  private:
-  struct Free {
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  };
-  std::unique_ptr<EVP_MD_CTX, Free> context_;
+  SHA256_CTX context_{};
 };
 
 }  // namespace
@@ -48,8 +58,7 @@ Sha256Digest sha256(std::string_view text) {
   return sha256({std::as_bytes(std::span(text))});
 }
 
-Sha256Digest hmac_sha256(std::span<const std::byte> key,
-                         std::initializer_list<std::span<const std::byte>> parts) {
+HmacSha256::HmacSha256(std::span<const std::byte> key) {
   std::array<std::byte, kBlockBytes> padded{};
   if (key.size() > kBlockBytes) {
     const Sha256Digest shorter = sha256({key});
@@ -58,21 +67,31 @@ Sha256Digest hmac_sha256(std::span<const std::byte> key,
   } else {
     std::copy(key.begin(), key.end(), padded.begin());
   }
-  const auto pad = [&](std::byte with) {
+  const auto after_pad = [&](std::byte with) {
     std::array<std::byte, kBlockBytes> block = padded;
     for (std::byte& byte : block)
       byte ^= with;
-    return block;
+    Sha256 hash;
+    hash.add(block);
+    return hash.chaining();
   };
-  Sha256 inner;
-  inner.add(pad(std::byte{0x36}));
+  inner_ = after_pad(std::byte{0x36});
+  outer_ = after_pad(std::byte{0x5c});
+}
+
+Sha256Digest HmacSha256::operator()(std::initializer_list<std::span<const std::byte>> parts) const {
+  Sha256 inner(inner_);
   for (const auto part : parts)
     inner.add(part);
   const Sha256Digest inner_digest = inner.finish();
-  Sha256 outer;
-  outer.add(pad(std::byte{0x5c}));
+  Sha256 outer(outer_);
   outer.add(std::as_bytes(std::span(inner_digest)));
   return outer.finish();
+}
+
+Sha256Digest hmac_sha256(std::span<const std::byte> key,
+                         std::initializer_list<std::span<const std::byte>> parts) {
+  return HmacSha256(key)(parts);
 }
 
 std::string hex_text(std::span<const std::uint8_t> bytes) {

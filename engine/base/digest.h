@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,7 +19,19 @@ using Sha256Digest = std::array<std::uint8_t, 32>;
 // SHA-256 of the concatenation of the parts.
 Sha256Digest sha256(std::initializer_list<std::span<const std::byte>> parts);
 Sha256Digest sha256(std::string_view text);
-// HMAC-SHA-256 of the concatenation of the parts.
+
+// HMAC-SHA-256 under one key: the two blocks that hold the padded key are hashed once, here.
+class HmacSha256 {
+ public:
+  explicit HmacSha256(std::span<const std::byte> key);
+  // Of the concatenation of the parts.
+  Sha256Digest operator()(std::initializer_list<std::span<const std::byte>> parts) const;
+
+ private:
+  using Chaining = std::array<std::uint32_t, 8>;
+  Chaining inner_{}, outer_{};  // SHA-256 after the padded key, before the message
+};
+
 Sha256Digest hmac_sha256(std::span<const std::byte> key,
                          std::initializer_list<std::span<const std::byte>> parts);
 

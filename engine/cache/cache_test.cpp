@@ -2,9 +2,7 @@
 
 #include <cstring>
 #include <numeric>
-#include <set>
 
-#include "cache/block_key.h"
 #include "cache/sequence.h"
 #include "cache/test_storage.h"
 
@@ -256,53 +254,6 @@ TEST_F(SequenceDeathTest, BrokenInvariantsAbort) {
         sequence.append(1);
       },
       "capacity");
-}
-
-TEST(BlockKeys, EveryPartChangesTheKey) {
-  std::vector<std::int32_t> tokens(128);
-  std::iota(tokens.begin(), tokens.end(), 0);
-  const KeyContext context{"weights", "bf16", "records", "avx2", "salt"};
-  const BlockKeys keys(context);
-  std::set<BlockKey> seen{keys.root()};
-  const auto expect_new = [&](const BlockKey& key, const char* what) {
-    EXPECT_TRUE(seen.insert(key).second) << what;
-  };
-  const BlockKey first = keys.next(keys.root(), Lineage::kCold, {tokens, {}, std::nullopt});
-  expect_new(first, "first block");
-  expect_new(keys.next(keys.root(), Lineage::kReplayed, {tokens, {}, std::nullopt}), "lineage");
-  expect_new(keys.next(first, Lineage::kCold, {tokens, {}, std::nullopt}), "parent");
-  std::vector<std::uint8_t> image(128, 0);
-  EXPECT_EQ(keys.next(keys.root(), Lineage::kCold, {tokens, image, std::nullopt}), first);
-  image[5] = 1;
-  expect_new(keys.next(keys.root(), Lineage::kCold, {tokens, image, sha256("cat")}), "image");
-  expect_new(keys.next(keys.root(), Lineage::kCold, {tokens, image, sha256("dog")}), "pixels");
-  tokens[127] = 1 << 20;
-  expect_new(keys.next(keys.root(), Lineage::kCold, {tokens, {}, std::nullopt}), "ids");
-  for (const KeyContext& other : {KeyContext{"weight", "sbf16", "records", "avx2", "salt"},
-                                  KeyContext{"weights", "f32", "records", "avx2", "salt"},
-                                  KeyContext{"weights", "bf16", "record", "avx2", "salt"},
-                                  KeyContext{"weights", "bf16", "records", "avx512", "salt"},
-                                  KeyContext{"weights", "bf16", "records", "avx2", "other"}}) {
-    expect_new(BlockKeys(other).root(), "context");
-  }
-}
-
-// The format is a promise to files and other nodes: the same inputs give this key on every machine and version.
-TEST(BlockKeys, FormatIsStable) {
-  const std::vector<std::int32_t> tokens(128, 3);
-  const BlockKeys keys({"f", "p", "r", "k", "s"});
-  std::string root_message = "deepinfer block root 1";
-  for (const char* text : {"f", "p", "r", "k"})
-    root_message += std::string("\1\0\0\0", 4) + text;
-  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
-  const std::string salt = "s";
-  EXPECT_EQ(keys.root(), hmac_sha256(bytes(salt), {bytes(root_message)}));
-  std::string message(reinterpret_cast<const char*>(keys.root().data()), 32);
-  message += std::string("\0\0", 2);
-  for (int i = 0; i < 128; ++i)
-    message += std::string("\3\0\0\0", 4);
-  EXPECT_EQ(keys.next(keys.root(), Lineage::kCold, {tokens, {}, std::nullopt}),
-            hmac_sha256(bytes(salt), {bytes(message)}));
 }
 
 }  // namespace

@@ -80,12 +80,12 @@ Result<void> Sequence::reserve(std::int64_t tokens) {
   for (std::int64_t b = first_write / kBlock; b < written_end; ++b) {
     needed += is_shared(blocks_[static_cast<std::size_t>(b)]) ? 1 : 0;
   }
-  if (needed > store_->free_blocks()) {
+  if (!store_->make_room(needed)) {
     return make_error(ErrorKind::kOutOfMemory,
                       "positions " + std::to_string(length_) + " to " + std::to_string(end) +
                           " of a sequence need " + std::to_string(needed) + " blocks, " +
-                          std::to_string(store_->free_blocks()) + " of " + std::to_string(store_->blocks()) +
-                          " are free",
+                          std::to_string(store_->available_blocks()) + " of " +
+                          std::to_string(store_->blocks()) + " are free",
                       "run fewer or shorter sequences at a time, or give the pool more memory");
   }
   for (std::int64_t b = first_write / kBlock; b < written_end; ++b) {
@@ -158,7 +158,7 @@ Result<Sequence> Sequence::fork() const {
   }
   const bool open_block = length_ % kBlock != 0 && length_ > write_floor_;
   if (open_block) {
-    if (store_->free_blocks() == 0) {
+    if (!store_->make_room(1)) {
       return make_error(ErrorKind::kOutOfMemory,
                         "cannot fork a sequence of length " + std::to_string(length_) +
                             ": no free block for its open block",
@@ -175,14 +175,29 @@ Result<std::unique_ptr<Store>> Store::create(std::unique_ptr<Storage> storage,
                                                  options.poison_freed}));
   DI_ASSIGN(Slab areas, Slab::create(*storage, {"sequence state", registry.sequence_bytes(),
                                                 options.sequences, options.poison_freed}));
-  return std::unique_ptr<Store>(new Store(std::move(storage), registry, std::move(blocks), std::move(areas)));
+  return std::unique_ptr<Store>(
+      new Store(std::move(storage), registry, std::move(blocks), std::move(areas), options.poison_freed));
 }
 
-Store::Store(std::unique_ptr<Storage> storage, const state::Registry& registry, Slab blocks, Slab areas)
+Store::Store(std::unique_ptr<Storage> storage, const state::Registry& registry, Slab blocks, Slab areas,
+             bool poisons_freed)
     : storage_(std::move(storage)),
       registry_(registry),
       blocks_(std::move(blocks)),
-      areas_(std::move(areas)) {}
+      areas_(std::move(areas)),
+      poisons_freed_(poisons_freed) {}
+
+void Store::set_keeper(BlockKeeper* keeper) {
+  DI_CHECK((keeper == nullptr) != (keeper_ == nullptr));
+  keeper_ = keeper;
+  blocks_.watch(keeper);
+}
+
+bool Store::make_room(std::int64_t blocks) {
+  const auto missing = static_cast<int>(blocks - free_blocks());
+  if (missing > 0 && keeper_ != nullptr && keeper_->spare_blocks() >= missing) keeper_->give_up(missing);
+  return free_blocks() >= blocks;
+}
 
 Result<Sequence> Store::open(const SequenceOptions& options) {
   DI_CHECK(!options.ids.empty());
@@ -228,13 +243,23 @@ Result<Sequence> Store::adopt(const Sequence& donor, std::int64_t hit, const Seq
     return make_error(ErrorKind::kInvalidArgument, "cannot take over " + std::to_string(hit) +
                                                        " tokens: the two prompts differ within them");
   }
+  return adopt({donor.blocks().first(count / kBlock), true}, options);
+}
+
+Result<Sequence> Store::adopt(const SharedPrefix& prefix, const SequenceOptions& options) {
+  const auto hit = static_cast<std::int64_t>(prefix.blocks.size()) * kBlock;
+  if (hit == 0 || hit >= static_cast<std::int64_t>(options.ids.size())) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      "cannot start a prompt of " + std::to_string(options.ids.size()) + " tokens from " +
+                          std::to_string(hit) + " cached ones",
+                      "a hit has at least one block and leaves at least one token to compute");
+  }
   DI_ASSIGN(Sequence sequence, open(options));
-  for (std::int64_t b = 0; b < hit / kBlock; ++b) {
-    const PieceId block = donor.blocks_[static_cast<std::size_t>(b)];
+  for (const PieceId block : prefix.blocks) {
     blocks_.share(block);
     sequence.push_block(block);
   }
-  sequence.first_ = first_replayed(hit);
+  sequence.first_ = prefix.replay ? first_replayed(hit) : hit;
   sequence.length_ = sequence.first_;
   sequence.written_ = sequence.first_;
   sequence.reserved_ = sequence.first_;

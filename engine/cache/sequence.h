@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cache/block_keeper.h"
 #include "cache/slab.h"
 #include "state/registry.h"
 
@@ -34,7 +35,7 @@ class Sequence {
   std::int64_t length() const { return length_; }
   std::int64_t known() const { return static_cast<std::int64_t>(ids_.size()); }
   std::int64_t capacity() const { return capacity_; }
-  // Positions below it came from another sequence's blocks and are not written again (0: none).
+  // Positions below it came from shared blocks and are not written again (0: none).
   std::int64_t write_floor() const { return write_floor_; }
   // The first position that this sequence computed itself (0, or the start of a replay).
   std::int64_t first() const { return first_; }
@@ -48,7 +49,8 @@ class Sequence {
   void truncate(std::int64_t known);
 
   // Makes room for positions [length, length + tokens), which must be known: takes blocks, and copies a shared
-  // one that the step would write. kOutOfMemory when the pool is empty; the sequence is then as before.
+  // one that the step would write, evicting cached ones that nobody holds. kOutOfMemory when that is not enough; the
+  // sequence is then as before.
   Result<void> reserve(std::int64_t tokens);
   // The step has run: length grows. Refused by assertion without a reserve.
   void commit(std::int64_t tokens);
@@ -97,6 +99,14 @@ struct SequenceOptions {
   std::int64_t capacity = 0;            // most tokens the sequence will ever know; >= ids
 };
 
+// A prefix whose rows exist in blocks.
+struct SharedPrefix {
+  std::span<const PieceId> blocks;  // in order, at least one
+  // True: rings are fresh and the last 128 tokens are run again. False: whoever calls restores the private area to what
+  // it was at the end of the blocks, all but the token history.
+  bool replay = true;
+};
+
 // The pools of one model on one device. Outlives its sequences.
 class Store {
  public:
@@ -111,16 +121,38 @@ class Store {
   // ids, donor holds it, and both agree on the ids and image flags of [0, hit).
   Result<Sequence> adopt(const Sequence& donor, std::int64_t hit, const SequenceOptions& options);
 
+  // A sequence that holds the blocks of `prefix` (hit = 128 a block). Replay: as above. Otherwise length and write floor
+  // are `hit`. kInvalidArgument unless the ids go past the hit; kOutOfMemory without a free private area.
+  Result<Sequence> adopt(const SharedPrefix& prefix, const SequenceOptions& options);
+
+  // The one that keeps blocks beside the sequences; nullptr takes it away (it has let go of every block by then).
+  void set_keeper(BlockKeeper* keeper);
+  bool has_keeper() const { return keeper_ != nullptr; }
+  void keep(PieceId block) { blocks_.keep(block); }
+  void let_go(PieceId block) { blocks_.let_go(block); }
+  bool kept(PieceId block) const { return blocks_.kept(block); }
+  // One reference more or less, for whoever holds blocks without being a sequence.
+  void hold(PieceId block) { blocks_.share(block); }
+  void drop(PieceId block) { blocks_.drop(block); }
+  std::byte* address(PieceId block) const { return blocks_.address(block); }
+  Storage& storage() const { return *storage_; }
+  bool poisons_freed() const { return poisons_freed_; }
+
   const state::Registry& registry() const { return registry_; }
   int blocks() const { return blocks_.pieces(); }
   int free_blocks() const { return blocks_.free_pieces(); }
+  // Free ones and those that the keeper could give up now.
+  int available_blocks() const { return free_blocks() + (keeper_ == nullptr ? 0 : keeper_->spare_blocks()); }
   int sequences() const { return areas_.pieces(); }
   int free_sequences() const { return areas_.free_pieces(); }
   int references(PieceId block) const { return blocks_.references(block); }
 
  private:
   friend class Sequence;
-  Store(std::unique_ptr<Storage> storage, const state::Registry& registry, Slab blocks, Slab areas);
+  Store(std::unique_ptr<Storage> storage, const state::Registry& registry, Slab blocks, Slab areas,
+        bool poisons_freed);
+  // Whether `blocks` are free, after the keeper has given up what was missing.
+  bool make_room(std::int64_t blocks);
   Result<Sequence> open(const SequenceOptions& options);
   // Writes ids of the positions before `position` into the token-history ring, as far back as the ring is read.
   void seed_history(Sequence& sequence, std::int64_t position);
@@ -129,6 +161,8 @@ class Store {
   state::Registry registry_;
   Slab blocks_;
   Slab areas_;
+  bool poisons_freed_;
+  BlockKeeper* keeper_ = nullptr;
 };
 
 // Blocks that hold `tokens` positions.

@@ -33,6 +33,7 @@ Result<Slab> Slab::create(Storage& storage, const SlabOptions& options) {
 Slab::Slab(Storage& storage, const SlabOptions& options, std::byte* base, std::size_t stride)
     : storage_(&storage), options_(options), base_(base), stride_(stride) {
   references_.assign(static_cast<std::size_t>(options.pieces), 0);
+  kept_.assign(static_cast<std::size_t>(options.pieces), 0);
   free_.reserve(static_cast<std::size_t>(options.pieces));
   for (PieceId piece = options.pieces - 1; piece >= 0; --piece)
     free_.push_back(piece);
@@ -43,7 +44,9 @@ Slab::Slab(Slab&& other) noexcept
       options_(std::move(other.options_)),
       base_(std::exchange(other.base_, nullptr)),
       stride_(other.stride_),
+      keeper_(other.keeper_),
       references_(std::move(other.references_)),
+      kept_(std::move(other.kept_)),
       free_(std::move(other.free_)) {}
 
 Slab::~Slab() {
@@ -68,12 +71,27 @@ PieceId Slab::take() {
 
 void Slab::share(PieceId piece) {
   DI_CHECK(references_[index(piece)] > 0);
+  if (++references_[index(piece)] == 2 && kept(piece)) keeper_->on_held(piece);
+}
+
+void Slab::keep(PieceId piece) {
+  DI_CHECK(keeper_ != nullptr && references_[index(piece)] > 0 && !kept(piece));
   ++references_[index(piece)];
+  kept_[index(piece)] = 1;
+}
+
+void Slab::let_go(PieceId piece) {
+  DI_CHECK(kept(piece));
+  kept_[index(piece)] = 0;
+  drop(piece);
 }
 
 void Slab::drop(PieceId piece) {
   DI_CHECK(references_[index(piece)] > 0);
-  if (--references_[index(piece)] > 0) return;
+  if (--references_[index(piece)] > 0) {
+    if (references_[index(piece)] == 1 && kept(piece)) keeper_->on_idle(piece);
+    return;
+  }
   if (options_.poison_freed) storage_->fill(address(piece), kPoison, stride_);
   free_.push_back(piece);
 }

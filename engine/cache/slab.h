@@ -26,6 +26,14 @@ struct SlabOptions {
   bool poison_freed = false;  // tests: freed pieces are overwritten with kPoison
 };
 
+// Told about pieces that are kept (Slab::keep).
+class PieceWatcher {
+ public:
+  virtual ~PieceWatcher() = default;
+  virtual void on_held(PieceId piece) = 0;  // somebody beside the keeper holds it now
+  virtual void on_idle(PieceId piece) = 0;  // nobody beside the keeper holds it any more
+};
+
 class Slab {
  public:
   // kInvalidArgument for a size or count below 1; what the storage says when it has no room.
@@ -40,6 +48,13 @@ class Slab {
   void share(PieceId piece);  // one reference more; the piece must be in use
   void drop(PieceId piece);   // one reference less; at none the piece is free again
   int references(PieceId piece) const { return references_[index(piece)]; }
+
+  // One keeper a slab: it holds one reference to each piece that it keeps and is told when it is the only one to.
+  void watch(PieceWatcher* keeper) { keeper_ = keeper; }
+  bool watched() const { return keeper_ != nullptr; }
+  void keep(PieceId piece);  // the piece must be in use and not kept
+  void let_go(PieceId piece);
+  bool kept(PieceId piece) const { return kept_[index(piece)] != 0; }
 
   std::byte* address(PieceId piece) const;
   std::size_t piece_bytes() const { return options_.piece_bytes; }
@@ -56,7 +71,9 @@ class Slab {
   SlabOptions options_;
   std::byte* base_;
   std::size_t stride_;
-  std::vector<std::int32_t> references_;
+  PieceWatcher* keeper_ = nullptr;
+  std::vector<std::int32_t> references_;  // the keeper's included
+  std::vector<std::uint8_t> kept_;
   std::vector<PieceId> free_;  // a stack: the piece freed last is taken first, its pages are warm
 };
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "base/digest.h"
 #include "base/result.h"
 
 namespace deepinfer::cache {
@@ -22,6 +23,11 @@ class Storage {
   // From host memory.
   virtual void write(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void fill(std::byte* to, std::uint8_t value, std::size_t bytes) = 0;
+  // 64 bits that change when the content does, for the canary. As it stands for memory that the host can read; a
+  // storage of other memory brings its own.
+  virtual std::uint64_t checksum(const std::byte* from, std::size_t bytes) const {
+    return fast_digest({from, bytes});
+  }
 };
 
 }  // namespace deepinfer::cache

@@ -1,0 +1,72 @@
+// Which cached block goes next: the blocks that can go now (nobody holds them, nothing follows them), ordered by what
+// they are worth, for the whole pool and for each tenant.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "cache/prefix_tree.h"
+
+namespace deepinfer::cache {
+
+// kLru: the one that was in use longest ago. kFrequency: see docs/prefix_cache.md, with what was measured.
+enum class Eviction : std::uint8_t { kLru, kFrequency };
+
+std::string_view eviction_name(Eviction policy);
+
+// Keys of blocks that were evicted, by 64 bits of them; an older entry is overwritten by a newer one in its place.
+class EvictedKeys {
+ public:
+  explicit EvictedKeys(int pieces);
+  void remember(const BlockKey& key);
+  bool contains(const BlockKey& key) const;
+
+ private:
+  std::vector<std::uint64_t> tags_;  // a power of two; 0: empty
+};
+
+// Pieces by priority, lowest first, the lower number among equals. Priorities and places are shared arrays.
+class PieceHeap {
+ public:
+  PieceHeap(const std::vector<double>& priorities, std::vector<std::int32_t>& places)
+      : priorities_(&priorities), places_(&places) {}
+  void push(PieceId piece);
+  void erase(PieceId piece);
+  PieceId first() const { return items_.empty() ? kNoPiece : items_.front(); }
+
+ private:
+  bool before(PieceId a, PieceId b) const;
+  void put(std::size_t at, PieceId piece);
+  void settle(std::size_t at);  // moves the item at a place to where it belongs
+
+  const std::vector<double>* priorities_;
+  std::vector<std::int32_t>* places_;
+  std::vector<PieceId> items_;
+};
+
+class Victims {
+ public:
+  Victims(Eviction policy, int pieces);
+  Victims(const Victims&) = delete;
+  Victims& operator=(const Victims&) = delete;
+
+  void add_tenant();
+  // The block can go from now on, or no longer.
+  void add(PieceId block, const PrefixNode& node);
+  void remove(PieceId block, TenantId tenant);
+  bool contains(PieceId block) const { return places_[static_cast<std::size_t>(block)] >= 0; }
+  PieceId first() const { return all_.first(); }
+  PieceId first_of(TenantId tenant) const { return tenants_[static_cast<std::size_t>(tenant)].first(); }
+
+ private:
+  double priority(const PrefixNode& node) const;
+
+  Eviction policy_;
+  std::vector<double> priorities_;                    // [pieces]
+  std::vector<std::int32_t> places_, tenant_places_;  // [pieces] in the heaps; -1: not there
+  PieceHeap all_;
+  std::vector<PieceHeap> tenants_;
+};
+
+}  // namespace deepinfer::cache

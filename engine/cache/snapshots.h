@@ -1,0 +1,79 @@
+// Exact state kept at block boundaries: what Persistence::kSnapshotted asks for (windows, overlapping compressors),
+// packed. A fixed number of them; the least worth keeping makes room for a new one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/slab.h"
+#include "state/registry.h"
+
+namespace deepinfer::cache {
+
+using SnapshotId = std::int32_t;
+inline constexpr SnapshotId kNoSnapshot = -1;
+
+// How much a snapshot is worth: one that marks a place where prompts end, part or go on outlives the regular ones.
+enum class SnapshotRank : std::uint8_t { kRegular, kMarked };
+
+class Snapshots {
+ public:
+  // kOutOfMemory when the storage has no room for `count` of them. With a count of 0, none are kept.
+  static Result<Snapshots> create(Storage& storage, const state::Registry& registry, int count,
+                                  bool poison_freed);
+
+  // No class of the registry needs a snapshot: every boundary can be restored without one.
+  bool needless() const { return ranges_.empty(); }
+  int capacity() const { return static_cast<int>(entries_.size()); }
+  int used() const { return used_; }
+  std::size_t bytes() const { return bytes_; }  // of one
+
+  struct Kept {
+    SnapshotId id = kNoSnapshot;       // kNoSnapshot: no room
+    PieceId evicted_owner = kNoPiece;  // the block that lost its snapshot for it
+  };
+  // Copies what needs restoring out of a private area, for the boundary after block `owner`.
+  Kept keep(PieceId owner, const std::byte* private_state, SnapshotRank rank, std::uint64_t now);
+  // Copies it into a private area; the rest of the area stays.
+  void restore(SnapshotId id, std::byte* private_state) const;
+
+  void touch(SnapshotId id, SnapshotRank rank, std::uint64_t now);
+  bool used_by_a_hit(SnapshotId id) const { return entry(id).uses > 0; }
+  void count_use(SnapshotId id) { ++entry(id).uses; }
+  void drop(SnapshotId id);  // its owner's; somebody who holds it may still restore it
+  void hold(SnapshotId id) { pool_->share(id); }
+  void let_go(SnapshotId id) { pool_->drop(id); }
+
+  std::uint64_t checksum(SnapshotId id) const;
+  std::uint64_t kept_checksum(SnapshotId id) const { return entry(id).checksum; }
+  void set_checksum(SnapshotId id) { entry(id).checksum = checksum(id); }
+  PieceId owner(SnapshotId id) const { return entry(id).owner; }
+
+ private:
+  struct Range {  // of the private area, and where it lies in a snapshot
+    std::size_t from = 0, bytes = 0, at = 0;
+  };
+  struct Entry {
+    PieceId owner = kNoPiece;  // kNoPiece: free, or held only by a hit
+    SnapshotRank rank = SnapshotRank::kRegular;
+    std::uint32_t uses = 0;
+    std::uint64_t last_use = 0;
+    std::uint64_t checksum = 0;
+  };
+  Snapshots() = default;
+  Entry& entry(SnapshotId id) { return entries_[static_cast<std::size_t>(id)]; }
+  const Entry& entry(SnapshotId id) const { return entries_[static_cast<std::size_t>(id)]; }
+  // The one that makes room for a snapshot of this rank, or kNoSnapshot.
+  SnapshotId victim(SnapshotRank rank) const;
+
+  std::vector<Range> ranges_;
+  std::size_t bytes_ = 0;
+  std::optional<Slab> pool_;  // empty without any
+  std::vector<Entry> entries_;
+  int used_ = 0;
+};
+
+}  // namespace deepinfer::cache
