@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cache/block_key.h"
+
 namespace deepinfer::sched {
 
 // kExact: every token runs every layer. kReplay: the decoder half runs on the last prompt tokens only, and a hit
@@ -22,6 +24,8 @@ struct Start {
   std::int64_t window_floor = 0;          // no window row below it exists
   std::int64_t decoder_window_floor = 0;  // the same in the decoder half
   std::int64_t write_floor = 0;           // block rows below it are another request's: read, not written
+  // Of the blocks that it publishes. Not part of the arithmetic.
+  cache::Lineage lineage = cache::Lineage::kCold;
   friend bool operator==(const Start&, const Start&) = default;
 };
 
