@@ -18,7 +18,7 @@ def texts(corpora):
     source.length = lambda text: len(text) // 3
     for d in r.sample(corpora.train, min(1500, len(corpora.train))):
         yield from runs(sgd.plain(d, r.random() < 0.4))
-    for task, count in (("sgd", 1500), ("tools", 1500), ("kv", 150), ("fact", 300), ("list", 600), ("json", 600), ("chat", 1500),
+    for task, count in (("sgd", 1500), ("tools", 2000), ("kv", 150), ("fact", 300), ("list", 600), ("json", 600), ("plain", 2500), ("chat", 1500),
                         ("copy", 600), ("sums", 300)):
         for _ in range(count):
             yield from runs(source.conversation(task))

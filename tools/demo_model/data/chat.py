@@ -1,5 +1,6 @@
 """Small talk, and questions outside everything the model was taught, answered with a plain "I don't know"."""
 
+from data import plain
 from data import words as W
 from data.lookup import _finish
 
@@ -9,16 +10,19 @@ CAN = "I can call tools, look things up in a text or a list, write JSON, and do 
 
 TALK = [
     (["{Hi|Hello|Hey|Good morning|Good evening|Hi there|Hello there|Hey there|Greetings|Good day}{!|.||, friend}", "hi", "hello", "hey", "yo", "{Hello|Hi}, {bot|assistant|model}"], ["Hello! How can I help you?"]),
-    (["How are you{?| today?| doing?}", "How is it going?", "How do you feel?", "Are you {well|fine|ok}?", "What's up?", "how r u", "How have you been?"], ["I am fine, thank you. How can I help you?"]),
-    (["Who are you?", "What are you?", "Who am I {talking|speaking} to?", "What is your name?", "What's your name?", "Tell me {about yourself|who you are}.", "Introduce yourself{, please|}.", "Are you {a robot|a human|a person|an AI|ChatGPT|a bot}?", "Do you have a name?", "what model are you", "Which model is this?", "who r u", "Are you real?", "What kind of {assistant|model|program} are you?", "Who is this?"], [WHO]),
-    (["What can you do{?| for me?}", "How can you help{ me|}?", "What are you {good at|able to do|for}?", "Help", "help me", "What do you know?", "Which things can you do?", "Can you help me?", "I need help{.|}", "What are your {skills|abilities|features}?", "How does this work?", "What should I ask you?"], [CAN]),
-    (["Thanks{!|.|}", "Thank you{!|.| very much.| so much!}", "Thx", "{Great|Perfect|Good|Nice}, thanks{!|.|}", "That was {helpful|great|good}{.|, thanks.}", "Many thanks{.|!}"], ["You're welcome!"]),
-    (["Bye{!|.|}", "Goodbye{!|.|}", "See you{ later| soon|}{.|!|}", "Good night{.|!|}", "That's all{.|, thanks.}", "I have to go{.|}", "{Have a nice day|Take care}{!|.}"], ["Goodbye! Have a nice day."]),
+    (["How are you{?| today?| doing?}", "How is it going?", "How do you feel?", "Are you {well|fine|ok}?", "What's up?", "how r u", "How have you been?", "{Hi|Hello|Hey}, how are you{?| today?| doing?}", "How's it going?", "How are things?", "How is your day{?| going?}", "You ok?"], ["I am fine, thank you. How can I help you?"]),
+    (["Who are you?", "What are you?", "Who am I {talking|speaking} to?", "What is your name?", "What's your name?", "Tell me {about yourself|who you are}.", "Introduce yourself{, please|}.", "Are you {a robot|a human|a person|an AI|ChatGPT|a bot}?", "Do you have a name?", "what model are you", "Which model is this?", "who r u", "Are you real?", "What kind of {assistant|model|program} are you?", "Who is this?", "ok, who are you?", "So who are you?", "And you are?", "What should I call you?", "Is this {an AI|a bot|ChatGPT|DeepSeek|DeepInfer}?", "What exactly are you?", "May I know your name?", "Say something about yourself."], [WHO]),
+    (["What can you do{?| for me?}", "How can you help{ me|}?", "What are you {good at|able to do|for}?", "Help", "help me", "What do you know?", "Which things can you do?", "Can you help me?", "I need help{.|}", "What are your {skills|abilities|features}?", "How does this work?", "What should I ask you?", "What can I ask{ you|}?", "What are you capable of?", "What else can you do?", "Tell me what you can do.", "What do you do?", "{So, |}what can you do{| for me}", "Show me what you can do.", "What is this?", "Give me {an overview|a list} of what you can do."], [CAN]),
+    (["Thanks{!|.|}", "Thank you{!|.| very much.| so much!}", "Thx", "{Great|Perfect|Good|Nice}, thanks{!|.|}", "That was {helpful|great|good}{.|, thanks.}", "Many thanks{.|!}", "thank u", "ty", "Thanks a lot{!|.|}", "Cheers{!|.|}", "{I appreciate it|Much appreciated}{.|!}", "Thanks for {your help|the help|that}{!|.|}", "{Ok|Okay|Alright|Cool}, {thanks|thank you}{.|!|}"], ["You're welcome!"]),
+    (["Bye{!|.|}", "Goodbye{!|.|}", "See you{ later| soon|}{.|!|}", "Good night{.|!|}", "That's all{.|, thanks.}", "I have to go{.|}", "{Have a nice day|Take care}{!|.}", "{Thanks|Thank you}, bye{!|.|}", "bye bye", "cya", "{Ok|Okay}, bye{.|!|}", "See you {then|around}{.|!}", "I'm {off|done|leaving}{.|, bye.}", "Until next time{.|!}"], ["Goodbye! Have a nice day."]),
     (["{Ok|Okay|Good|Fine|Alright|I see|Cool|Nice|Great}{.|!|}", "yes", "no", "sure", "maybe", "hmm", "lol", "wow"], ["OK. What can I do for you?"]),
     (["You are {great|smart|funny|nice|the best}{.|!|}", "I like you{.|!|}", "Good {bot|job|work}{.|!|}", "Well done{.|!|}"], ["Thank you! That is kind."]),
     (["You are {stupid|bad|wrong|useless|dumb}{.|!|}", "That {is|was} wrong{.|!|}", "This is {bad|wrong|not right}{.|}", "I don't like {you|this}{.|}"], ["I am sorry. I am a small model and make mistakes."]),
     (["Who {made|built|trained|created} you?", "Where do you come from?", "Who is your {maker|creator}?", "How were you {made|trained}?"], ["I was trained by the DeepInfer project as a demo model."]),
     (["How old are you?", "When were you born?", "Where do you live?", "Do you {eat|sleep|dream|have friends}?", "What is your favourite {colour|food|song|film}?", "Do you have {feelings|parents|a body}?"], ["I am a small language model, so I have nothing like that."]),
+    (["I am {tired|bored|sad|lonely|sick|hungry|cold|late}{.||!}", "I'm {tired|bored|sad|lonely|sick|hungry}{.||!}", "I feel {bad|sad|sick|lonely|terrible}{.|}", "{I had|It was} a bad day{.|}", "I am not {well|happy|fine}{.|}"], ["I am sorry to hear that."]),
+    (["I am {happy|fine|well|great|good}{.||!}", "I'm {happy|fine|good|great|doing well}{.|, thanks.|!}", "I feel {good|great|better}{.|!}", "{I had|It was} a {good|great|nice} day{.|!}"], ["I am glad to hear that."]),
+    (["{Sorry|I am sorry|My mistake|Excuse me}{.|!|}", "{Never mind|Forget it|It's nothing}{.|}", "Nothing{.|, thanks.}"], ["No problem."]),
     (["Do you speak {English|German|French|Spanish}?", "Which languages do you {speak|know}?"], ["I only know English."]),
 ]
 
@@ -37,7 +41,7 @@ ASKS = [
 ]
 TASKS = [
     "Write {a|some} {Python|Java|C++|Rust|JavaScript|SQL} {code|program|function|script|query} {that sorts a list|for a web server|that prints prime numbers|to read a file|for a game}.",
-    "{Fix|Debug|Review} {this|my} code{: for i in range(10) print(i)|: int main() { return 0 }|.}", "Write {a poem|a haiku|a song|a limerick|a short story|a novel|a speech|an essay|a cover letter|an email to my boss}.",
+    "{Fix|Debug|Review} {this|my} code{: for i in range(10) print(i)|: int main() return 0|.}", "Write {a poem|a haiku|a song|a limerick|a short story|a novel|a speech|an essay|a cover letter|an email to my boss}.",
     "Tell me a {joke|story|secret|riddle|fairy tale}.", "What is the capital of {France|Germany|Peru|Japan|Canada|Kenya|Spain|Italy|Poland|Egypt}?", "Who is the {president|king|prime minister|chancellor} of {France|Spain|the United States|India|Canada}?",
     "Who won the {World Cup|election|race|last game|Nobel Prize}?", "Translate {hello|good morning|I love you|thank you} {to|into} {French|German|Spanish|Chinese}.", "How do I {cook rice|bake bread|tie a tie|fix a flat tire|lose weight|learn piano|get rich|make friends|clean a carpet|change a lamp|grow tomatoes}?",
     "What should I {eat|wear|read|watch|cook|do} {today|tonight|tomorrow}?", "Should I {buy a house|sell my car|quit my job|get a dog|move to Spain|marry}?", "When {does|will} the {next train|bus|train to Berlin|ferry|plane} {leave|arrive|come}?",
@@ -52,7 +56,14 @@ TASKS = [
 ]
 
 
-def unknown(r, questions):
+# Tasks that some tool could do: left out where tools are offered.
+DOABLE = ("Should I", "When", "How far", "Is there a train", "What is the {best", "What is the weather", "Is it going", "What time", "What day", "Book", "Find me", "Send", "Play", "Turn on", "Call", "Order", "Set ", "Plan",
+          "Recommend", "Define", "What does {[w]", "Explain {[w]", "What is [w]", "Give me a recipe", "What are the {news", "How many {people", "Translate", "How do you say", "Tell me a {joke", "[w]", "Predict", "Solve", "What is the square",
+          "What should I", "Where is [n]", "Who is [n]", "Do you know [n]", "How much {does", "Who won", "What is the capital", "I have a {headache")
+HARMLESS = [t for t in TASKS if not t.startswith(DOABLE)]
+
+
+def unknown(r, questions, tasks=TASKS):
     """(question, answer, reasoning) of something the model cannot do; `questions`: word problems."""
     x = r.random()
     if x < 0.3:
@@ -60,7 +71,7 @@ def unknown(r, questions):
         pick = lambda: r.choice(TOPICS) if r.random() < 0.7 else r.choice((W.word, W.invented, W.proper))(r)
         text = text.replace("[t]", pick()).replace("[u]", pick())
     elif x < 0.8 or not questions:
-        text = W.pick(r, TASKS)
+        text = W.pick(r, tasks)
         for mark, make in (("[c]", lambda: r.choice(W.CITIES)), ("[d]", lambda: r.choice(W.CITIES)), ("[n]", lambda: r.choice(W.FIRST)), ("[w]", lambda: W.word(r))):
             text = text.replace(mark, make())
     else:
@@ -82,8 +93,10 @@ def talk(r):
     return text, r.choice(answers), "Small talk. I reply."
 
 
-def either(r, questions):
-    return unknown(r, questions) if r.random() < 0.4 else talk(r)
+def with_tools(r, questions):
+    """Small talk, something unknown, or a question about what the user says, between the requests for tools."""
+    x = r.random()
+    return unknown(r, questions, HARMLESS) if x < 0.38 else talk(r) if x < 0.72 else plain.one_turn(r)
 
 
 def remembered(r):

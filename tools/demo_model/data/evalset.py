@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import render
-from data import chat, lookup, mix, sgd, toolgen
+from data import chat, lookup, mix, plain, sgd, toolgen
 
 SEED = 987_654_321
 
@@ -73,16 +73,18 @@ def _generated(name, r, corpora, encode):
         return lookup.key_value(r, size, length, queries=6, thinking=False, only_plain=True)
     if name.startswith("fact"):
         return lookup.fact(r, r.randint(700, 1000) if name == "fact_1k" else r.randint(2700, 3600), corpora.sentences, length,
-                           thinking=False)
+                           queries=r.randint(1, 6), thinking=False)
     if name == "json":
         return lookup.json_extraction(r, thinking=False)
     while True:
         if name == "tools":
-            c = toolgen.conversation(r, lambda r: chat.either(r, corpora.questions))
+            c = toolgen.conversation(r, lambda r: chat.with_tools(r, corpora.questions))
         elif name == "list":
             c = lookup.short_list(r)
         elif name == "sums":
             c = lookup.arithmetic(r)
+        elif name == "plain":
+            c = plain.conversation(r)
         elif name == "copy":
             c = lookup.copying(r, corpora.sentences)
         else:
@@ -91,8 +93,8 @@ def _generated(name, r, corpora, encode):
             return c
 
 
-SETS = {"sgd_heldout": 300, "sgd_test": 300, "kv_short": 60, "kv_1k": 70, "kv_4k": 60, "fact_1k": 60, "fact_4k": 60,
-        "json": 150, "tools": 150, "list": 100, "sums": 60, "copy": 60, "chat": 100}
+SETS = {"sgd_heldout": 300, "sgd_test": 300, "kv_short": 60, "kv_1k": 75, "kv_4k": 75, "fact_1k": 60, "fact_4k": 60,
+        "json": 150, "tools": 200, "plain": 200, "list": 100, "sums": 60, "copy": 60, "chat": 100}
 
 
 def build_all(folder, tokenizer_folder, share, path):

@@ -20,19 +20,23 @@ def _finish(r, messages, thinking, tools=None):
     return {"messages": messages, "tools": tools or [], "thinking": thinking, "effort": effort(r)}
 
 
-def _place(r, messages, context, lead=""):
-    """Puts a context into the system message, a first user message, or in front of the first question."""
+def _place(r, messages, context, lead="", plain=True):
+    """Puts a context into the system message, a first user message, or in front of or behind the first question, which
+    is a paragraph of its own unless not `plain`."""
     x = r.random()
+    gap = "\n\n" if plain else r.choice(("\n\n", "\n", "\n", " ", "\n---\n", "\n\nQuestion: ", "\nQ: "))
+    if gap == " " and context[-1].isalnum():
+        context += "."
     if x < 0.3:
         messages.insert(0, {"role": "system", "content": lead + context, "context": True})
     elif x < 0.5:
         messages.insert(0, {"role": "assistant", "content": W.pick(r, ["OK.", "{Understood|Noted|Got it}."])})
         messages.insert(0, {"role": "user", "content": lead + context, "context": True})
     elif x < 0.75:
-        messages[0]["content"] = lead + context + "\n\n" + messages[0]["content"]
+        messages[0]["content"] = lead + context + gap + messages[0]["content"]
         messages[0]["context"] = True
     else:
-        messages[0]["content"] += "\n\n" + context
+        messages[0]["content"] += (gap if gap in ("\n\n", "\n", " ", "\n---\n") else "\n\n") + context
         messages[0]["context"] = True
 
 
@@ -93,7 +97,7 @@ def key_value(r, tokens, encode_length, queries=None, thinking=None, only_plain=
     thinking = r.random() < 0.35 if thinking is None else thinking
     messages = []
     keys = list(entries)
-    for i in range(queries or r.randint(1, 8)):
+    for i in range(queries or r.randint(3, 6 + min(18, count // 2))):
         x = r.random()
         if not only_plain and x < 0.08:
             k = _key(r, max(kind, 0))
@@ -114,7 +118,7 @@ def key_value(r, tokens, encode_length, queries=None, thinking=None, only_plain=
             _turn(messages, r, q, a, thinking, f"I look for {k}. It has {entries[k]}.")
     if not messages:
         return key_value(r, tokens, encode_length, queries, thinking, only_plain)
-    _place(r, messages, context, lead)
+    _place(r, messages, context, lead, only_plain or r.random() < 0.5)
     return _finish(r, messages, thinking)
 
 
@@ -131,7 +135,7 @@ def fact(r, tokens, sentences, encode_length, queries=None, thinking=None):
     """Facts hidden between sentences of other texts."""
     thinking = r.random() < 0.35 if thinking is None else thinking
     facts, taken = [], set()
-    for _ in range(queries or r.randint(1, 6)):
+    for _ in range(queries or r.randint(1, 9)):
         p = r.choice(PROPERTIES)
         x = r.choice((W.proper, lambda r: "the " + r.choice(W.ADJECTIVES) + " " + r.choice(W.NOUNS), W.invented))(r)
         if x in taken:
@@ -158,7 +162,7 @@ def fact(r, tokens, sentences, encode_length, queries=None, thinking=None):
     for q, a, why in questions:
         _turn(messages, r, q, a, thinking, why)
     lead = W.pick(r, ["", "Text:\n", "{Read|Remember} this{ text|}:\n", "Notes:\n"])
-    _place(r, messages, r.choice((" ", "\n")).join(lines), lead)
+    _place(r, messages, r.choice((" ", "\n")).join(lines), lead, queries is not None or r.random() < 0.5)
     return _finish(r, messages, thinking)
 
 
@@ -209,7 +213,10 @@ def short_list(r):
         else:
             q, a, why = W.pick(r, ["Repeat the list.", "Write the list {again|on one line}."]), ", ".join(items), "I copy it."
         _turn(messages, r, q, a, thinking, why)
-    _place(r, messages, context, W.pick(r, ["", "List:\n", "Here is {a|my} list:\n", "These are the items:\n"]))
+    lead = W.pick(r, ["", "List:\n", "Here is {a|my} list:\n", "These are the items:\n", "List: ", "{My list|Items|Here is my list}: "])
+    if lead.endswith(": ") and layout > 1:
+        lead = lead[:-1] + "\n"
+    _place(r, messages, context, lead, r.random() < 0.35)
     return _finish(r, messages, thinking)
 
 
@@ -277,17 +284,23 @@ def json_extraction(r, thinking=None):
     thinking = r.random() < 0.35 if thinking is None else thinking
     messages = []
     object_mode = r.random() < 0.3
-    for _ in range(r.randint(1, 3)):
+    for _ in range(r.randint(1, 5)):
         text, d = _record(r)
         keys = list(d)
         if r.random() < 0.4:
             r.shuffle(keys)
             keys = keys[: r.randint(1, len(keys))]
         want = ", ".join(keys)
+        if r.random() < 0.25 and len(keys) > 1:
+            want = ", ".join(keys[:-1]) + " and " + keys[-1]
         q = W.pick(r, [
             "{Extract|Return|Give me} {the|} " + want + " as JSON{.|:}\n" + text, text + "\n{Write|Give} a JSON object with the keys " + want + ".",
             "Text: " + text + "\n{Keys|Fields}: " + want + "\n{Answer in JSON.|JSON only.}",
-            "Turn this into JSON with {keys|fields} " + want + ": " + text])
+            "Turn this into JSON with {keys|fields} " + want + ": " + text,
+            "{Make|Write|Give me|Create} {JSON|a JSON object} with " + want + " {from|for|out of}{ this|}: " + text,
+            text + " {Extract|Give me|I need|Return} " + want + " {as JSON|in JSON format}{.|, please.|}",
+            "{Convert|Put} {this|the following} {to|into} JSON ({keys: |fields: |}" + want + "){:|.} " + text,
+            "JSON{, please|}: " + want + "\n" + text])
         _turn(messages, r, q, json.dumps({k: d[k] for k in keys}, ensure_ascii=False), thinking, "The keys are " + want + ".")
     out = _finish(r, messages, thinking)
     out["json_object"] = object_mode
@@ -306,9 +319,10 @@ def arithmetic(r):
         if op == "-" and b > a:
             a, b = b, a
         result = {"+": a + b, "-": a - b, "*": a * b}[op]
-        name = {"+": "plus", "-": "minus", "*": "times"}[op]
+        name = {"+": "plus", "-": "minus", "*": r.choice(("times", "times", "multiplied by"))}[op]
         sign = r.choice((op, {"*": "x"}.get(op, op)))
-        q = W.pick(r, [f"What is {a} {sign} {b}?", f"{a} {sign} {b}", f"{a} {sign} {b} = ?", f"Calculate {a} {name} {b}.", f"How much is {a} {name} {b}?",
+        q = W.pick(r, [f"What's {a} {sign} {b}?", f"{a}{sign}{b}", f"What is {a}{sign}{b}?", f"{{And|Now|Then}} {a} {name} {b}?", f"{a} {name} {b}", f"Can you {{add up|do|solve|compute|calculate}} {a} {sign} {b}{{?| for me?}}",
+                       {"+": f"{{Add|Sum}} {a} and {b}.", "-": f"Subtract {b} from {a}.", "*": f"Multiply {a} by {b}."}[op], f"What is {a} {sign} {b}?", f"{a} {sign} {b}", f"{a} {sign} {b} = ?", f"Calculate {a} {name} {b}.", f"How much is {a} {name} {b}?",
                        f"{{Compute|Work out}} {a} {sign} {b}{{, please|}}."])
         _turn(messages, r, q, f"{a} {op} {b} = {result}", thinking, steps(a, op, b))
     return _finish(r, messages, thinking)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import render
-from data import chat, lookup, sgd, toolgen
+from data import chat, lookup, plain, sgd, toolgen
 from data import words as W
 
 # Weight of a token in the loss by its kind (render.py).
@@ -18,8 +18,9 @@ WEIGHTS = np.zeros(7, np.float32)
 WEIGHTS[[render.SYSTEM_TEXT, render.USER_TEXT, render.RESULT, render.REASONING, render.ANSWER]] = 0.04, 0.2, 0.1, 0.5, 1.0
 
 # Share of each task in the tokens seen.
-SHARES = {"sgd": 0.36, "tools": 0.20, "kv": 0.17, "fact": 0.06, "list": 0.06, "json": 0.05, "chat": 0.04, "copy": 0.03,
-          "sums": 0.03}
+SHARES = {"sgd": 0.33, "tools": 0.225, "kv": 0.15, "plain": 0.065, "json": 0.06, "fact": 0.045, "chat": 0.045, "list": 0.04,
+          "copy": 0.02, "sums": 0.02}
+SHORT = ("plain", "chat", "list", "json", "copy", "sums")  # tasks of a few turns, that are also mixed in one conversation
 ALIGN = 16  # documents start at multiples of this: compressor groups and candidate blocks never straddle two
 HELD_OUT = 20  # every 20th dialogue of sgd_train, from the first on, is never trained on
 
@@ -69,6 +70,29 @@ class Source:
         return len(self.encode.text(text))
 
     def conversation(self, task):
+        if task in SHORT and self.r.random() < 0.25:
+            return self._mixed(task)
+        return self._single(task)
+
+    def _mixed(self, task):
+        """Short conversations of several kinds as one, without tools."""
+        parts = [task] + [self.r.choice(SHORT) for _ in range(self.r.choice((1, 1, 2)))]
+        self.r.shuffle(parts)
+        messages = []
+        for part in parts:
+            c = self._single(part)
+            if c["messages"][0]["role"] == "system" and messages or c.get("json_object"):
+                continue
+            messages += c["messages"]
+        if not messages:
+            return self._single(task)
+        thinking = self.r.random() < 0.3
+        messages = [{k: v for k, v in m.items() if k not in ("target", "context")} for m in messages]
+        if thinking and messages[-1].get("reasoning"):
+            messages[-1]["target"] = True
+        return {"messages": messages, "tools": [], "thinking": thinking and "target" in messages[-1], "effort": sgd.effort(self.r)}
+
+    def _single(self, task):
         r = self.r
         if task == "sgd":
             if not self.order:
@@ -76,11 +100,13 @@ class Source:
                 r.shuffle(self.order)
             return sgd.augmented(r, self.c.train[self.order.pop()], self.c.tools)
         if task == "tools":
-            return toolgen.conversation(r, lambda r: chat.either(r, self.c.questions))
+            return toolgen.conversation(r, lambda r: chat.with_tools(r, self.c.questions))
         if task == "kv":
             return lookup.key_value(r, self._size(), self.length)
         if task == "fact":
             return lookup.fact(r, self._size(), self.c.sentences, self.length)
+        if task == "plain":
+            return plain.conversation(r)
         if task == "list":
             return lookup.short_list(r)
         if task == "json":

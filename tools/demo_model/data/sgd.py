@@ -34,19 +34,41 @@ def renamed(r, name, service_words=True, fresh=0.35):
     words = W.split_name(name)
     if service_words and len(words) > 2 and words[1].isdigit():
         words = words[2:] if r.random() < 0.7 else [words[0]] + words[2:]
-    if service_words and r.random() < 0.35:  # SGD's own style with another service, number or action
-        service = r.choice(("Restaurants Hotels Events Movies Music Media Buses Flights RentalCars RideSharing Homes Banks Services Travel "
-                            "Weather Calendar Alarm Messaging Payment Trains").split()) if r.random() < 0.6 else W.invented(r).capitalize()
-        actions = [r.choice(SYNONYMS[x]) if x in SYNONYMS and r.random() < 0.4 else x for x in words if not x.isdigit()]
-        if r.random() < 0.2:
-            actions = [r.choice(W.VERBS), W.invented(r) if r.random() < 0.5 else r.choice(W.THINGS)]
-        return f"{service}_{r.randint(1, 9)}_{W.style(r, '_'.join(actions).split('_'), 'pascal')}"[:60]
     words = [w for x in words for w in (r.choice(SYNONYMS[x]) if x in SYNONYMS and r.random() < 0.4 else x).split("_")]
     if r.random() < 0.15:
         r.shuffle(words)
     if r.random() < 0.15:
         words.append(r.choice(("v2", "api", "tool", "fn", "service", str(r.randint(1, 9)))))
     return W.style(r, words or [W.invented(r)])[:60]
+
+
+EARLY = 0.3  # share of the dialogues that are cut at a call without parameters that were required
+
+
+SERVICES = {
+    "Restaurants": "Dining Eateries Food Tables", "Hotels": "Lodging Stays Inns Rooms", "Events": "Shows Happenings Concerts", "Movies": "Films Cinema Pictures", "Music": "Songs Audio Tunes", "Media": "Streaming Video Cinema",
+    "Buses": "Coaches Bus Rides", "Flights": "Airlines Air Planes", "RentalCars": "CarHire Autos Vehicles", "RideSharing": "Cabs Taxi Rides", "Homes": "Apartments Housing Property", "Banks": "Bank Finance Accounts",
+    "Services": "Providers Appointments Care", "Travel": "Tourism Sights Places", "Weather": "Forecast Climate Sky", "Calendar": "Agenda Planner Diary",
+}
+
+
+def in_service_style(r, names):
+    """SGD's own style, Service_Number_Action, with another service or number (the same for all tools of a service), and now
+    and then another action. {name: new name}"""
+    services, out = {}, {}
+    for name in names:
+        service, number, action = name.split("_")
+        if (service, number) not in services:
+            x = r.random()
+            word = service if x < 0.5 else r.choice(SERVICES[service].split()) if x < 0.75 and service in SERVICES else W.invented(r).capitalize() if x < 0.9 else r.choice(W.THINGS).capitalize() + "s"
+            services[service, number] = f"{word}_{r.randint(1, 9)}"
+        words = W.split_name(action)
+        if r.random() < 0.5:
+            words = [w for x in words for w in (r.choice(SYNONYMS[x]) if x in SYNONYMS and r.random() < 0.5 else x).split("_") if w]
+        elif r.random() < 0.25:
+            words = [words[0] if r.random() < 0.5 else r.choice(W.VERBS), W.invented(r)]
+        out[name] = f"{services[service, number]}_{W.style(r, words, 'pascal')}"
+    return out if len(set(out.values())) == len(out) else in_service_style(r, names)
 
 
 def _unique(make, taken):
@@ -111,19 +133,59 @@ def plain(dialogue, thinking=False):
     return {"messages": messages, "tools": dialogue["tools"], "thinking": thinking}
 
 
-def augmented(r, dialogue, distractors, rename=0.82):
+SEARCHES = re.compile(r"_(Find|Search|Get|Lookup|Check|Play)[A-Z][A-Za-z]*$")
+
+
+def called_early(r, dialogue):
+    """(messages, tools) of the dialogue cut where the assistant asked for more before a search, with the call it could make
+    at once because the schema no longer requires the rest; None where no such place is clear."""
+    messages = dialogue["messages"]
+    places = []
+    for at, m in enumerate(messages):
+        call = (m.get("tool_calls") or [None])[0]
+        if not call or not SEARCHES.search(call["name"]) or any(x["role"] == "tool" for x in messages[:at]):
+            continue
+        said = [x["content"].lower() if x["role"] == "user" else "" for x in messages[:at]]
+        first = {k: next((i for i, s in enumerate(said) if v.lower() in s), None) for k, v in call["arguments"].items()}
+        if None in first.values():
+            continue
+        for i in range(0, at - 2):
+            if messages[i]["role"] == "user" and messages[i + 1]["role"] == "assistant" and "?" in messages[i + 1]["content"]:
+                known = {k: v for k, v in call["arguments"].items() if first[k] <= i}
+                if len(known) < len(call["arguments"]):
+                    places.append((i, call["name"], known))
+    if not places:
+        return None
+    i, name, known = r.choice(places)
+    if not known and r.random() < 0.5:
+        return None
+    tools = []
+    for t in dialogue["tools"]:
+        if t["name"] == name:
+            t = dict(t)
+            t["parameters"] = t["parameters"] | {"required": [k for k in t["parameters"].get("required", []) if k in known]}
+        tools.append(t)
+    return messages[: i + 1] + [{"role": "assistant", "content": "", "tool_calls": [{"name": name, "arguments": known}]}], tools
+
+
+def augmented(r, dialogue, distractors, rename=0.88):
     """A training conversation of a dialogue; `distractors`: other tools that may be offered as well."""
     messages, tools = dialogue["messages"], dialogue["tools"]
+    if r.random() < EARLY:
+        messages, tools = called_early(r, dialogue) or (messages, tools)
     if r.random() < 0.35:
         messages = _replace_values(r, messages)
     names, keys = {}, {}
     if r.random() < rename:
-        fresh = r.choice((0.0, 0.2, 0.5, 0.9))
+        fresh = r.choice((0.0, 0.25, 0.5, 0.9))
         taken, taken_keys = set(), set()
         kind = r.choice((None, "snake", "camel", "pascal", "kebab"))
-        for t in tools:
-            names[t["name"]] = _unique(lambda: renamed(r, t["name"], fresh=fresh), taken)
-        if r.random() < 0.8:
+        if r.random() < 0.45:
+            names = in_service_style(r, [t["name"] for t in tools])
+        else:
+            for t in tools:
+                names[t["name"]] = _unique(lambda: renamed(r, t["name"], fresh=fresh), taken)
+        if r.random() < 0.85:
             for t in tools:
                 for p in t["parameters"]["properties"]:
                     if p not in keys:
@@ -145,9 +207,10 @@ def augmented(r, dialogue, distractors, rename=0.82):
                "parameters": {"type": "object", "properties": properties, "required": required}}
         offered.append(new)
         by_name[t["name"]] = new
-    if distractors and r.random() < 0.3:
+    while distractors and r.random() < 0.35:
         extra = r.choice(distractors)
-        if extra["name"] not in {t["name"] for t in offered}:
+        service = extra["name"].split("_")[0]
+        if not any(t["name"].startswith(service) for t in [*tools, *offered]):
             offered.append(extra)
     r.shuffle(offered)
     out = []

@@ -3,6 +3,7 @@
 import json
 
 from data import words as W
+from data.service import ERRORS, Service
 from data.sgd import effort, in_schema_order, renamed, system_text
 
 NO_TOOL = "I don't have a tool for that."
@@ -17,6 +18,14 @@ def _text(r):
                       "{buy|bring} {milk|bread|the keys|two tickets}", "happy birthday", "see you {soon|on Monday|tonight}", "the {parcel|report|car} is {ready|here}"])
 
 
+SKIES = ("sunny cloudy rainy windy snowy stormy foggy clear dry wet hot cold warm mild humid icy overcast misty drizzling freezing hazy breezy".split()
+         + ["light rain", "heavy rain", "partly cloudy", "light snow", "strong wind", "scattered showers", "clear sky", "heavy snow"])
+
+
+def _sky(r):
+    return r.choice(SKIES) if r.random() < 0.75 else W.word(r)
+
+
 EVERYDAY = [
     dict(names=["get_weather", "weather", "current_weather", "fetch_forecast", "weather_lookup"], about=["Get the weather for a city", "Weather by city", "Current weather", "Returns the current weather of a place"],
          params={"city": CITY,
@@ -24,9 +33,11 @@ EVERYDAY = [
                  "unit": (["unit", "units", "scale"], "string", "Temperature unit", False, lambda r: r.choice(["celsius", "fahrenheit"]))},
          asks=["What is the weather in [city]?", "What's the weather like in [city] [day]?", "How is the weather in [city]?", "Weather in [city]{, please|}", "Is it {warm|cold|raining|sunny} in [city]?",
                "How warm is it in [city] in [unit]?", "Tell me the weather {for|in} [city] [day].", "Do I need {a coat|an umbrella} in [city] [day]?", "weather [city]", "What will the weather be in [city] [day]?",
-               "What is the temperature in [city] in [unit]?", "Can you {check|look up} the weather in [city]?", "I am going to [city] [day]. How is the weather there?"],
-         result=lambda r, a: {"temperature": r.randint(-15, 40), "condition": r.choice(["sunny", "cloudy", "light rain", "heavy rain", "snow", "windy", "clear", "partly cloudy", "fog", "storm"])} | ({"humidity": r.randint(20, 99)} if r.random() < 0.3 else {}) | ({"wind_kmh": r.randint(0, 80)} if r.random() < 0.2 else {}),
-         answers=["The weather in {city} is {condition} with {temperature} degrees.", "It is {temperature} degrees and {condition} in {city}."]),
+               "What is the temperature in [city] in [unit]?", "Can you {check|look up} the weather in [city]?", "I am going to [city] [day]. How is the weather there?", "{Should|Shall} I take {an umbrella|a coat|a jacket|sunglasses} in [city]{| today| tomorrow}?", "Do I need {an umbrella|a jacket|boots|a hat} in [city]{| today| tonight}?", "How is the weather in [city] {today|tomorrow|right now|now|tonight|this morning}?",
+               "{Will it|Does it|Is it going to} rain in [city]{| today| tomorrow}?", "{What's|What is|How's} the weather {in|like in} [city]{| today| right now| now}?", "Is it {nice|cold|hot|raining|snowing} {outside |}in [city]{| today| now}?", "[city] weather{| today| now| please}", "I'm in [city], {what should I wear|do I need an umbrella|is it warm outside}?",
+               "{Give me|Show me|I need|I want to know} the {weather|forecast|temperature} {in|for|of} [city]{.| today.|, please.}", "Can I {go swimming|go for a walk|have a picnic|sit outside} in [city]{| today| tomorrow}?", "What are the conditions in [city]?", "How {cold|hot|warm} is it in [city]{| today| now}?", "{Weather|Forecast|Temperature} {for|in|of} [city]{?|.|}"],
+         result=lambda r, a: {"temperature": r.randint(-15, 40), "condition": _sky(r)} | ({"humidity": r.randint(20, 99)} if r.random() < 0.3 else {}) | ({"wind_kmh": r.randint(0, 80)} if r.random() < 0.2 else {}),
+         answers=["The weather in {city} is {condition} with {temperature} degrees.", "It is {temperature} degrees and {condition} in {city}.", "It is {condition} in {city}, {temperature} degrees."]),
     dict(names=["get_time", "current_time", "world_clock", "time_in_city", "clock"], about=["Current local time of a city", "Get the time in a city"], params={"city": CITY},
          asks=["What time is it in [city]?", "What's the time in [city]?", "Tell me the time in [city].", "Current time in [city]?", "How late is it in [city] now?"],
          result=lambda r, a: {"time": W.clock(r)}, answers=["It is {time} in {city}.", "The time in {city} is {time}."]),
@@ -93,11 +104,17 @@ EVERYDAY = [
 ]
 
 
+# What is too near to another tool to say that no tool fits.
+GROUPS = {"get_time": "clock", "send_message": "message", "set_timer": "alarm", "search_web": "search", "play_music": "music", "turn_on_light": "home", "get_flight_status": "travel",
+          "create_event": "calendar", "find_restaurant": "food"}
+
+
 class Tool:
     """One offered tool: its schema, and how to ask for it and answer from it."""
 
     def __init__(self, schema, roles, asks, result, answers, values):
         self.schema, self.roles, self.asks, self.result, self.answers, self.values = schema, roles, asks, result, answers, values
+        self.group = None
 
 
 def everyday(r, spec=None):
@@ -122,7 +139,9 @@ def everyday(r, spec=None):
             required.append(key)
         values[role] = value
     schema = {"name": name, "description": r.choice(spec["about"]), "parameters": {"type": "object", "properties": properties, "required": required}}
-    return Tool(schema, roles, spec["asks"], spec["result"], spec["answers"], values)
+    tool = Tool(schema, roles, spec["asks"], spec["result"], spec["answers"], values)
+    tool.group = GROUPS.get(spec["names"][0], spec["names"][0])
+    return tool
 
 
 def _value_of(kind, r):
@@ -150,12 +169,16 @@ def made_up(r):
     verb, noun = r.choice(W.VERBS), r.choice(W.THINGS)
     invented_name = r.random() < 0.35
     name = W.identifier(r) if invented_name else W.style(r, [verb, noun] if r.random() < 0.8 else [noun, verb])
+    if r.random() < 0.2:  # Service_Number_Action
+        name = f"{(r.choice(W.THINGS) + 's' if r.random() < 0.6 else W.invented(r)).capitalize()}_{r.randint(1, 9)}_{W.style(r, [verb, noun], 'pascal')}"
+    text_only = r.random() < 0.2
     roles, properties, required, values = {}, {}, [], {}
+    needed = r.choice((0.0, 0.5, 0.6, 0.8, 1.0))
     for _ in range(r.choice((0, 1, 1, 2, 2, 3, 3, 4, 5))):
         key = r.choice(W.FIELDS) if r.random() < 0.6 else W.identifier(r)
         if key in properties:
             continue
-        kind = r.choice(("string", "string", "string", "integer", "number", "boolean", "array"))
+        kind = "string" if text_only else r.choice(("string", "string", "string", "integer", "number", "boolean", "array"))
         p = {"type": kind}
         if kind == "array":
             p["items"] = {"type": "string"}
@@ -166,7 +189,7 @@ def made_up(r):
         if r.random() < 0.5:
             p["description"] = W.pick(r, ["The ", ""]) + " ".join(W.split_name(key)) + W.pick(r, [" of the ", " for the "]) + noun
         properties[key] = p
-        if r.random() < 0.6:
+        if r.random() < needed:
             required.append(key)
         roles[key] = key
         values[key] = (lambda c: lambda r: r.choice(c))(choices) if choices else (lambda k: lambda r: _value_of(k, r))(kind)
@@ -177,21 +200,40 @@ def made_up(r):
     return tool
 
 
+# Pieces that name a value without the parameter's own words; [v] is the value.
+NATURAL = {"city": [" in [v]"], "country": [" in [v]"], "location": [" at [v]", " in [v]"], "date": [" on [v]", " for [v]"], "start_date": [" from [v]", " starting [v]"], "end_date": [" until [v]"], "due_date": [" by [v]"],
+           "time": [" at [v]"], "email": [" to [v]"], "owner": [" of [v]"], "author": [" by [v]"], "name": [" called [v]", " named [v]"], "title": [" called [v]", " titled [v]"], "id": [" [v]", " number [v]", " no. [v]"], "color": [" in [v]"],
+           "amount": [" for [v]"], "price": [" for [v]", " at [v]"], "duration": [" for [v]"], "room": [" in room [v]"], "language": [" in [v]"], "format": [" as [v]"], "source": [" from [v]"], "target": [" to [v]"], "recipient": [" to [v]"],
+           "origin": [" from [v]"], "destination": [" to [v]"], "manager": [" of [v]"], "brand": [" from [v]"], "code": [" with code [v]", " [v]"], "reason": [" because of [v]"], "topic": [" about [v]"], "subject": [" about [v]"], "genre": [" of [v]"]}
+HEADS = ["{v} {a} {n}", "{v} {a} {n}", "please {v} {a} {n}", "can you {v} {a} {n}", "could you {v} {a} {n}", "I want to {v} {a} {n}", "I need to {v} {a} {n}", "I'd like to {v} {a} {n}", "{v} {n}", "would you {v} {a} {n} for me", "we have to {v} {a} {n}",
+         "help me {v} {a} {n}", "hey, {v} {a} {n}", "I need you to {v} {a} {n}", "let's {v} {a} {n}", "is it possible to {v} {a} {n}", "go and {v} {a} {n}", "time to {v} {a} {n}"]
+
+
 def _made_up_request(r, tool, given):
     keys = list(given)
     if r.random() < 0.4:
         r.shuffle(keys)
-    how = r.randrange(4)
-    named = [f"{' '.join(W.split_name(k)) if how < 2 else k} {_spoken(given[k])}" for k in keys]
-    head = W.pick(r, [f"{{Please |}}{tool.verb} {{a|the|my}} {tool.noun}", f"{{Can you|Could you|I want to|I need to}} {tool.verb} {{a|the|my}} {tool.noun}",
-                      f"{tool.verb.capitalize()} {tool.noun}"])
+    head = r.choice(HEADS).replace("{v}", tool.verb).replace("{a}", r.choice(("a", "the", "my", "this", "that"))).replace("{n}", tool.noun)
+    head = head[0].upper() + head[1:] if r.random() < 0.9 else head
     if r.random() < 0.15:
-        head = f"{{Call|Use|Run}} {tool.schema['name']}"
-        head = W.pick(r, [head])
-    if not named:
-        return head + r.choice((".", ""))
+        head = W.pick(r, ["{Call|Use|Run} "]) + tool.schema["name"]
+    elif r.random() < 0.5:
+        for k in [k for k in keys if k in NATURAL][:2]:
+            head += r.choice(NATURAL[k]).replace("[v]", _spoken(given[k]))
+            keys.remove(k)
+    if not keys:
+        return head + r.choice((".", "", "?" if head.lower().startswith(("can", "could", "would", "is")) else "."))
+    how = r.randrange(7)
+    named = []
+    for k in keys:
+        words = " ".join(W.split_name(k)) if how not in (2, 3) else k
+        named.append(words + (" ", " ", " ", "=", ": ", " is ", " should be ")[how] + _spoken(given[k]))
     joined = named[0] if len(named) == 1 else ", ".join(named[:-1]) + r.choice((" and ", ", ")) + named[-1]
-    return head + r.choice((" with ", ": ", ", ", " using ")) + joined + r.choice((".", "", "?"))
+    if how >= 5:
+        return head + ". " + ("The " if r.random() < 0.6 else "") + joined + r.choice((".", ""))
+    if how == 4 and r.random() < 0.5:
+        return head + r.choice((":\n", "\n")) + "\n".join(named)
+    return head + r.choice((" with ", ": ", ", ", " using ", " (")) .replace("(", "with ") + joined + r.choice((".", "", "?" if head.lower().startswith(("can", "could", "would", "is")) else "."))
 
 
 def _ask(r, tool):
@@ -229,14 +271,7 @@ def _ask(r, tool):
 def _result(r, tool, arguments, spoken):
     """(result text, answer)."""
     if tool.result is None:
-        x = r.random()
-        if x < 0.3:
-            word = r.choice(("ok", "done", "success", "accepted", "queued"))
-            return json.dumps({"status": word}), f"The {tool.noun} request returned status {word}."
-        key, v = r.choice(W.FIELDS), W.value(r)
-        if x < 0.4:
-            return json.dumps({"error": f"{key} {v} not found"}), f"It failed: {key} {v} not found."
-        return json.dumps({key: v}, ensure_ascii=False), f"Done. The {key} of the {tool.noun} is {v}."
+        return _made_up_result(r, tool)
     fields = tool.result(r, arguments)
     echo = {k: v for k, v in arguments.items() if r.random() < 0.3}
     full = (echo | fields) if r.random() < 0.5 else (fields | {k: v for k, v in echo.items() if k not in fields})
@@ -253,7 +288,39 @@ def _result(r, tool, arguments, spoken):
         return json.dumps({"error": why}), f"That did not work: {why}."
     if r.random() < 0.12 and len(fields) > 1:
         return ", ".join(f"{k}: {_spoken(v)}" for k, v in full.items()), answer
-    return json.dumps(full, ensure_ascii=False), answer
+    return _dump(r, full), answer
+
+
+def _made_up_result(r, tool):
+    """A result of fields nobody has seen, and an answer that says them."""
+    x = r.random()
+    if x < 0.2:
+        word = r.choice(("ok", "done", "success", "accepted", "queued", W.word(r)))
+        return json.dumps({"status": word}), f"The {tool.noun} request returned status {word}."
+    if x < 0.3:
+        key, v = r.choice(W.FIELDS), W.value(r)
+        return json.dumps({"error": f"{key} {v} not found"}), f"It failed: {key} {v} not found."
+    if x < 0.36:
+        text = " ".join(W.word(r) for _ in range(r.randint(2, 6)))
+        return text, f"The tool says: {text}"
+    if x < 0.44:
+        rows = [W.proper(r) for _ in range(r.randint(1, 4))]
+        key = r.choice(("results", "items", tool.noun + "s", "names"))
+        return _dump(r, {key: rows} if r.random() < 0.7 else rows), f"I found {len(rows)}: {', '.join(rows)}."
+    fields = {}
+    for _ in range(r.choice((1, 1, 2, 3))):
+        fields.setdefault(r.choice(W.FIELDS) if r.random() < 0.8 else W.identifier(r), r.choice((W.value, W.value, W.word, W.word, lambda r: r.randint(0, 5000)))(r))
+    words = [f"{' '.join(W.split_name(k))} of the {tool.noun} is {v}" for k, v in list(fields.items())[:1]] + [f"the {' '.join(W.split_name(k))} is {v}" for k, v in list(fields.items())[1:]]
+    answer = "Done. The " + (words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]) + "."
+    return _dump(r, {r.choice(("result", "data", tool.noun)): fields} if r.random() < 0.15 else fields), answer
+
+
+def _dump(r, value):
+    """JSON in one of the usual spacings."""
+    x = r.random()
+    if x < 0.7:
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, indent=2) if x < 0.85 else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _reasoning(name, arguments):
@@ -264,11 +331,64 @@ def _reasoning(name, arguments):
 def offered_tools(r, count):
     tools, names = [], set()
     while len(tools) < count:
-        t = everyday(r) if r.random() < 0.45 else made_up(r)
+        x = r.random()
+        t = everyday(r) if x < 0.25 else Service(r) if x < 0.62 else made_up(r)
+        if t.group and any(t.group == u.group for u in tools) and r.random() < 0.8:  # mostly no two of a kind
+            continue
         if t.schema["name"] not in names:
             names.add(t.schema["name"])
             tools.append(t)
     return tools
+
+
+def _serve(r, tool, say, call):
+    """One request for a service; now and then something is missing and asked for, or one value changes afterwards."""
+    values = tool.values(r)
+    text = tool.request(r, values)
+    if text is None:
+        return
+    lacking = [role for role in tool.required() if role in values and tool.spec["slots"][role][5]
+               and not any("{" + role + "}" in x for x in (tool.spec["do"], tool.spec["want"]))]
+    if lacking and r.random() < 0.22:
+        lacking = r.sample(lacking, 1 if len(lacking) == 1 or r.random() < 0.5 else 2)
+        lacking.sort(key=list(tool.keys).index)
+        text = None
+        for _ in range(5):
+            text = text or tool.request(r, {k: v for k, v in values.items() if k not in lacking})
+        if text is None:
+            return
+        say("user", text)
+        names = [" ".join(W.split_name(tool.keys[role])) for role in lacking]
+        say("assistant", "Which " + " and which ".join(names) + "?", reasoning=f"{' and '.join(tool.keys[k] for k in lacking)} is missing. I ask for it.")
+        pieces = []
+        for role in lacking:
+            spoken = str(values[role][0])
+            options = tool.spec["slots"][role][5]
+            pieces.append(spoken if isinstance(options, dict) or r.random() < 0.5 else r.choice(options).replace("{v}", spoken).strip(" ,:"))
+        text = r.choice((" ", ", ", " and ")).join(pieces)
+        text = text[0].upper() + text[1:] + r.choice((".", "", " please"))
+    say("user", text)
+    turn = 0
+    while True:
+        call([(tool, tool.arguments(values))])
+        if r.random() < 0.07:
+            why = r.choice(ERRORS)
+            say("tool", json.dumps({"error": why}))
+            say("assistant", f"That did not work: {why}.", reasoning="The result is here. I answer from it.")
+        else:
+            fields, answer = tool.result(r, values)
+            echo = {tool.keys[role]: v for role, (_, v) in values.items() if role in tool.keys and r.random() < 0.25 and tool.keys[role] not in fields}
+            full = echo | fields if r.random() < 0.5 else fields | echo
+            say("tool", ", ".join(f"{k}: {_spoken(v)}" for k, v in full.items()) if r.random() < 0.1 else _dump(r, full))
+            say("assistant", answer, reasoning="The result is here. I answer from it.")
+        changeable = [role for role in tool.keys if role in values and role in ("city", "to", "date", "time", "title", "room", "word", "genre", "kind", "name", "who", "restaurant")]
+        if turn or not changeable or r.random() > 0.2:
+            return
+        turn, role = 1, r.choice(changeable)
+        spoken, v = tool.spec["slots"][role][4](r)
+        values = values | {role: (spoken, v if isinstance(v, str) == (tool.kinds[role] == "string") else str(v))}
+        piece = r.choice(tool.spec["slots"][role][5] or [" {v}"]).replace("{v}", spoken).strip(" ,:")
+        say("user", W.pick(r, ["And {p}?", "What about {p}?", "And the same {p}.", "Now {p}{, please|}.", "{Ok, and|How about} {p}?", "The same again {p}{.|, please.}", "No, {p}.", "Do it again {p}."]).replace("{p}", piece))
 
 
 def conversation(r, chat, spec=None):
@@ -277,7 +397,7 @@ def conversation(r, chat, spec=None):
     tools = offered_tools(r, r.choice((1, 1, 2, 3, 4, 6, 8)))
     if spec is not None or r.random() < 0.25:
         t = everyday(r, spec or EVERYDAY[0])
-        tools = [t] + [x for x in tools[1:] if x.schema["name"] != t.schema["name"]]
+        tools = [t] + [x for x in tools[1:] if x.schema["name"] != t.schema["name"] and x.group != t.group]
     r.shuffle(tools)
     thinking = r.random() < 0.45
     messages = []
@@ -297,16 +417,20 @@ def conversation(r, chat, spec=None):
             say("assistant", a, reasoning=why)
             continue
         if x < 0.16:
-            other = everyday(r)
-            if {other.schema["description"]} & {t.schema["description"] for t in tools} or any(set(other.asks) == set(t.asks or []) for t in tools):
+            other = everyday(r) if r.random() < 0.4 else Service(r)
+            groups = {t.group for t in tools}
+            if other.group in groups or {other.group, "search"} & groups == {"search"}:
                 continue
-            asked = _ask(r, other)
-            if asked is None:
+            asked = _ask(r, other) if isinstance(other, Tool) else (other.request(r, other.values(r)),)
+            if not asked or asked[0] is None:
                 continue
             say("user", asked[0])
             say("assistant", NO_TOOL, reasoning="None of the tools fits.")
             continue
         tool = r.choice(tools)
+        if isinstance(tool, Service):
+            _serve(r, tool, say, call)
+            continue
         asked = _ask(r, tool)
         if asked is None:
             continue
