@@ -13,8 +13,12 @@ constexpr int kSpinsBeforeYield = 4096;
 
 thread_local bool inside_a_dispatch = false;
 
+constexpr std::uint64_t kOpen = std::uint64_t{1} << 31;
+constexpr std::uint64_t kInside = kOpen - 1;
+
 // Pauses until value != old or the time is over; true if it changed.
-bool spin_while_equal(const std::atomic<int>& value, int old, std::chrono::nanoseconds limit) {
+template <class Number>
+bool spin_while_equal(const std::atomic<Number>& value, Number old, std::chrono::nanoseconds limit) {
   if (value.load(std::memory_order_acquire) != old) return true;
   if (limit.count() == 0) return false;
   const auto end = std::chrono::steady_clock::now() + limit;
@@ -25,6 +29,12 @@ bool spin_while_equal(const std::atomic<int>& value, int old, std::chrono::nanos
     }
   } while (std::chrono::steady_clock::now() < end);
   return false;
+}
+
+void wait_for_zero(const std::atomic<int>& value, std::chrono::nanoseconds spin) {
+  for (int left = value.load(std::memory_order_acquire); left != 0;
+       left = value.load(std::memory_order_acquire))
+    if (!spin_while_equal(value, left, spin)) value.wait(left, std::memory_order_acquire);
 }
 
 class DispatchScope {
@@ -74,7 +84,7 @@ void ThreadPool::run_on_caller(void (*entry)(void*), void* context) {
   entry(context);
 }
 
-void ThreadPool::dispatch(Entry entry, void* context) {
+void ThreadPool::dispatch(Entry entry, void* context, Wait wait) {
   const DispatchScope scope;
   if (workers_.empty()) {
     entry(context, 0);
@@ -83,13 +93,22 @@ void ThreadPool::dispatch(Entry entry, void* context) {
   const std::lock_guard turn(turn_);
   entry_ = entry;
   context_ = context;
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  awaited_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  const std::uint32_t number = static_cast<std::uint32_t>(dispatches_.load(std::memory_order_relaxed)) + 1;
+  gate_.store(std::uint64_t{number} << 32 | kOpen, std::memory_order_release);
   dispatches_.fetch_add(1, std::memory_order_release);
   dispatches_.notify_all();  // free when nobody sleeps
   entry(context, 0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0;
-       left = running_.load(std::memory_order_acquire)) {
-    if (!spin_while_equal(running_, left, spin_)) running_.wait(left, std::memory_order_acquire);
+  if (wait == Wait::kForAll) wait_for_zero(awaited_, spin_);
+  close_gate();
+}
+
+// Lets nobody in any more and waits for those inside.
+void ThreadPool::close_gate() {
+  std::uint64_t gate = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  while ((gate & kInside) != 0) {
+    if (!spin_while_equal(gate_, gate, spin_)) gate_.wait(gate, std::memory_order_acquire);
+    gate = gate_.load(std::memory_order_acquire);
   }
 }
 
@@ -99,12 +118,18 @@ void ThreadPool::work(int member, int processor) {
   inside_a_dispatch = true;
   for (int seen = 0;;) {
     if (!spin_while_equal(dispatches_, seen, spin_)) dispatches_.wait(seen, std::memory_order_acquire);
-    const int now = dispatches_.load(std::memory_order_acquire);
-    if (now == seen) continue;
-    seen = now;
-    if (stop_) return;
+    if (stop_.load(std::memory_order_acquire)) return;
+    std::uint64_t gate = gate_.load(std::memory_order_acquire);
+    bool entered = false;
+    while ((gate & kOpen) != 0 && static_cast<int>(gate >> 32) != seen && !entered)
+      entered =
+          gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_acquire);
+    seen = static_cast<int>(gate >> 32);
+    if (!entered) continue;
     entry_(context_, member);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    if (awaited_.fetch_sub(1, std::memory_order_acq_rel) == 1) awaited_.notify_one();
+    const std::uint64_t left = gate_.fetch_sub(1, std::memory_order_acq_rel) - 1;
+    if ((left & (kOpen | kInside)) == 0) gate_.notify_one();
   }
 }
 

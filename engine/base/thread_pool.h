@@ -40,7 +40,17 @@ class ThreadPool {
   void run(Function&& function) {
     using Plain = std::remove_reference_t<Function>;
     dispatch([](void* context, int member) { (*static_cast<Plain*>(context))(member); },
-             const_cast<std::remove_const_t<Plain>*>(&function));
+             const_cast<std::remove_const_t<Plain>*>(&function), Wait::kForAll);
+  }
+
+  // The same for work that members take piece by piece until nothing is left: returns when the caller's own call has
+  // returned and so have those that began. A member that has not begun by then is left out, so a thread that the
+  // system keeps waiting (a busy machine) costs its help and not its wake-up.
+  template <class Function>
+  void run_shared(Function&& function) {
+    using Plain = std::remove_reference_t<Function>;
+    dispatch([](void* context, int member) { (*static_cast<Plain*>(context))(member); },
+             const_cast<std::remove_const_t<Plain>*>(&function), Wait::kForThoseInside);
   }
 
   // Calls function(first, last) for consecutive ranges that cover [0, count): one a member, fixed by count and size().
@@ -71,9 +81,10 @@ class ThreadPool {
         });
       return;
     }
-    std::atomic<std::int64_t> next{size()};  // everybody starts with the chunk of its own index
-    run([&](int member) {
-      for (std::int64_t mine = member; mine < chunks; mine = next.fetch_add(1, std::memory_order_relaxed)) {
+    std::atomic<std::int64_t> next{0};
+    run_shared([&](int) {
+      for (std::int64_t mine = next.fetch_add(1, std::memory_order_relaxed); mine < chunks;
+           mine = next.fetch_add(1, std::memory_order_relaxed)) {
         function(mine * chunk, std::min((mine + 1) * chunk, count));
       }
     });
@@ -81,8 +92,10 @@ class ThreadPool {
 
  private:
   using Entry = void (*)(void* context, int member);
+  enum class Wait : std::uint8_t { kForAll, kForThoseInside };
 
-  void dispatch(Entry entry, void* context);
+  void dispatch(Entry entry, void* context, Wait wait);
+  void close_gate();
   // What a pool of one does: the same floating-point modes, no hand-over.
   template <class Function>
   void run_alone(Function&& function) {
@@ -96,9 +109,12 @@ class ThreadPool {
   std::mutex turn_;
   Entry entry_ = nullptr;
   void* context_ = nullptr;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
+  // Number of the dispatch (upper 32 bits), open (bit 31), workers inside (below). Entry and context change only while
+  // it is closed and empty.
+  alignas(64) std::atomic<std::uint64_t> gate_{0};
   alignas(64) std::atomic<int> dispatches_{0};
-  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<int> awaited_{0};  // workers that a dispatch for all still waits for
   std::vector<std::thread> workers_;
 };
 

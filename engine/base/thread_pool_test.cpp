@@ -24,6 +24,28 @@ TEST(ThreadPool, EveryMemberRunsOnce) {
   }
 }
 
+// Shared work is complete when the call returns, and nobody is inside it any more: the context dies with the round.
+TEST(ThreadPool, SharedWorkLeavesNobodyBehind) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool({.threads = threads});
+    for (int round = 0; round < 5000; ++round) {
+      std::vector<int> done(17, 0);
+      std::atomic<int> next{0};
+      std::atomic<int> inside{0};
+      pool.run_shared([&](int member) {
+        ++inside;
+        EXPECT_LT(member, threads);
+        for (int item = next++; item < 17; item = next++)
+          ++done[static_cast<std::size_t>(item)];
+        --inside;
+      });
+      ASSERT_EQ(inside.load(), 0);
+      for (const int times : done)
+        ASSERT_EQ(times, 1);
+    }
+  }
+}
+
 TEST(ThreadPool, RangesCoverEveryItemOnce) {
   ThreadPool pool({.threads = 3});
   for (const std::int64_t count : {0, 1, 2, 3, 7, 100, 1000}) {

@@ -33,7 +33,7 @@ class Parallel {
       pool_.parallel_for_static(1, [&](int64_t, int64_t) { work(0); });
       return;
     }
-    pool_.run(work);
+    pool_.run_shared(work);
   }
 
  private:

@@ -10,7 +10,7 @@ namespace deepinfer::backend::cpu {
 namespace {
 
 constexpr const char* kTag = "cpu workspace";
-constexpr int kOperands = 4;
+constexpr int kOperands = 5;
 constexpr std::int64_t kRowsPreparedByEach =
     4;  // up to here every worker prepares its own copy: no extra barrier
 constexpr std::int64_t kMostWorkers = 256;
@@ -19,9 +19,15 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
+// Distance of prepared rows: an odd number of cache lines, so that the same columns of many rows don't fall into the
+// same few sets of the caches.
+std::int64_t row_stride(Operand operand, std::int64_t blocks) {
+  return (((operand_row_bytes(operand, blocks) + 63) / 64) | 1) * 64;
+}
+
 // Where each operand layout of one input lies, for the layouts that the jobs need.
 struct PreparedLayout {
-  std::array<std::int64_t, kOperands> offset{-1, -1, -1, -1};
+  std::array<std::int64_t, kOperands> offset{-1, -1, -1, -1, -1};
   std::array<std::int64_t, kOperands> stride{};
   std::int64_t bytes = 0;
 
@@ -30,7 +36,7 @@ struct PreparedLayout {
       const auto index = static_cast<std::size_t>(job.matrix->operand);
       if (offset[index] >= 0) continue;
       offset[index] = bytes;
-      stride[index] = aligned(operand_row_bytes(job.matrix->operand, job.matrix->blocks));
+      stride[index] = row_stride(job.matrix->operand, job.matrix->blocks);
       bytes += rows * stride[index];
     }
   }
@@ -48,8 +54,7 @@ struct PreparedLayout {
 std::int64_t prepared_bytes(std::span<const PackedMatrix> matrices) {
   std::array<std::int64_t, kOperands> bytes{};
   for (const PackedMatrix& matrix : matrices)
-    bytes[static_cast<std::size_t>(matrix.operand)] =
-        aligned(operand_row_bytes(matrix.operand, matrix.blocks));
+    bytes[static_cast<std::size_t>(matrix.operand)] = row_stride(matrix.operand, matrix.blocks);
   std::int64_t total = 0;
   for (const std::int64_t each : bytes)
     total += each;

@@ -37,7 +37,8 @@ enum class Operand : std::uint8_t {
   kF32,        // the values
   kF32Raised,  // the values times 2^64 (against FP8 codes decoded 2^120 too small)
   kBf16,       // bf16, two a lane
-  kFixed,      // 28-bit integers that share an exponent a block, as four 7-bit digits (FixedBlock)
+  kFixed28,    // 28-bit integers that share an exponent a block, as four 7-bit digits (FixedBlock28)
+  kFixed16,    // 16-bit ones, as two bytes (FixedBlock16)
 };
 
 // A weight matrix in the order the kernels of one set read it (pack.h makes it). Rows come in groups of 16,
@@ -67,16 +68,25 @@ constexpr std::int64_t block_bytes(Storage storage) {
 }
 
 // 32 activations as X * scale with X = round(x * 2^(26 - e)), e the exponent of the block's largest
-// magnitude: exact for every bf16 value down to 2^-18 of the largest, and never off by more than 2^-27 of
-// it. X = ((d3 * 128 + d2) * 128 + d1) * 128 + d0 with digits in [-64, 64].
-struct FixedBlock {
-  std::int8_t digit[4][kBlock];  // [0] is the highest
-  float scale;                   // 2^(e - 27): also halves the weights' doubled codes; NaN if x is not finite
-  std::int32_t high_sum;         // 12 * sum of (d3 * 128 + d2): undoes the weights' offset of 12
-  std::int32_t low_sum;          // 12 * sum of (d1 * 128 + d0)
-  std::int32_t digits;           // 3 if every d0 is zero, else 4
+// magnitude: never off by more than 2^-27 of it. X = ((d0 * 128 + d1) * 128 + d2) * 128 + d3 with digits in [-64, 64].
+struct FixedBlock28 {
+  static constexpr int kDigits = 4;
+  std::int8_t digit[kDigits][kBlock];  // [0] is the highest
+  float scale;            // 2^(e - 27): also halves the weights' doubled codes; NaN if x is not finite
+  std::int32_t high_sum;  // 12 * sum of (d0 * 128 + d1): undoes the weights' offset of 12
+  std::int32_t low_sum;   // 12 * sum of (d2 * 128 + d3)
 };
-static_assert(sizeof(FixedBlock) == 144);
+static_assert(sizeof(FixedBlock28) == 140);
+
+// The same with X = round(x * 2^(14 - e)), at most 32639, = d0 * 256 + d1: for bf16 values, whose block's largest
+// is itself rounded to 2^(e - 7). The step is a 128th of that.
+struct FixedBlock16 {
+  static constexpr int kDigits = 2;
+  std::int8_t digit[kDigits][kBlock];
+  float scale;                      // 2^(e - 15); NaN if x is not finite
+  std::int16_t offset[kDigits][2];  // -12 * sum of the digits of columns 0, 1 (2, 3) mod 4
+};
+static_assert(sizeof(FixedBlock16) == 76);
 
 // Bytes of one prepared row of `blocks` blocks.
 constexpr std::int64_t operand_row_bytes(Operand operand, std::int64_t blocks) {
@@ -84,7 +94,8 @@ constexpr std::int64_t operand_row_bytes(Operand operand, std::int64_t blocks) {
     case Operand::kF32:
     case Operand::kF32Raised: return blocks * kBlock * 4;
     case Operand::kBf16: return blocks * kBlock * 2;
-    case Operand::kFixed: return blocks * static_cast<std::int64_t>(sizeof(FixedBlock));
+    case Operand::kFixed28: return blocks * static_cast<std::int64_t>(sizeof(FixedBlock28));
+    case Operand::kFixed16: return blocks * static_cast<std::int64_t>(sizeof(FixedBlock16));
   }
   return 0;
 }

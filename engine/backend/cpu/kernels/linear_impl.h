@@ -223,17 +223,28 @@ struct PairFp4Format : PairLanes {
 };
 #endif
 
-// acc + partial * scale of group `group`, block `block`.
+// Scales of one block of one group, in the lanes of its outputs. Read once a block: the stores between would make the
+// compiler read them again for every vector.
 template <class Format>
-DI_INLINE vf add_block(const PackedMatrix& m, std::int64_t group, std::int64_t block, int v, vf partial,
-                       vf acc) {
+DI_INLINE void block_scales(const PackedMatrix& m, std::int64_t group, std::int64_t block,
+                            vf (&scale)[kVectors]) {
+  if constexpr (Format::kScale == ScaleMode::kTile) {
+    const vf one = splat(power_of_two(m.scales[group * m.blocks + block]));
+    for (int v = 0; v < kVectors; ++v)
+      scale[v] = one;
+  } else if constexpr (Format::kScale == ScaleMode::kRow) {
+    for (int v = 0; v < kVectors; ++v)
+      scale[v] = powers_of_two(m.scales + (group * m.blocks + block) * kGroupRows + v * kLanes);
+  }
+}
+
+// acc + partial * scale.
+template <class Format>
+DI_INLINE vf add_block(vf partial, vf scale, vf acc) {
   if constexpr (Format::kScale == ScaleMode::kNone) {
     return acc + partial;
-  } else if constexpr (Format::kScale == ScaleMode::kTile) {
-    return multiply_add(partial, splat(power_of_two(m.scales[group * m.blocks + block])), acc);
   } else {
-    return multiply_add(partial,
-                        powers_of_two(m.scales + (group * m.blocks + block) * kGroupRows + v * kLanes), acc);
+    return multiply_add(partial, scale, acc);
   }
 }
 
@@ -285,6 +296,7 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g) {
         vf w[Format::kDecodeSteps][kVectors];
+        prefetch(codes[g] + kPrefetchBytes);
         Format::decode(codes[g], w);
         codes[g] += Format::kDecodeBytes;
 #pragma GCC unroll 8
@@ -298,10 +310,13 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
     }
     for (int r = 0; r < R; ++r)
       x[r] += Format::kSteps;
-    for (int g = 0; g < G; ++g)
+    for (int g = 0; g < G; ++g) {
+      vf scale[kVectors];
+      block_scales<Format>(m, group + g, block, scale);
       for (int r = 0; r < R; ++r)
         for (int v = 0; v < kVectors; ++v)
-          acc[g][r][v] = add_block<Format>(m, group + g, block, v, partial[g][r][v], acc[g][r][v]);
+          acc[g][r][v] = add_block<Format>(partial[g][r][v], scale[v], acc[g][r][v]);
+    }
   }
   for (int g = 0; g < G; ++g)
     for (int r = 0; r < R; ++r)
@@ -348,12 +363,15 @@ static void linear_micro(const PackedMatrix& m, std::int64_t group, std::int64_t
     panel += Format::kSteps * kGroupRows;
     for (int r = 0; r < R; ++r)
       x[r] += Format::kSteps;
-    for (int r = 0; r < R; ++r)
-      for (int g = 0; g < G; ++g)
+    for (int g = 0; g < G; ++g) {
+      vf scale[kVectors];
+      block_scales<Format>(m, group + g, first_block + block, scale);
+      for (int r = 0; r < R; ++r)
         for (int v = 0; v < kVectors; ++v) {
           float* a = acc + r * acc_stride + g * kGroupRows + v * kLanes;
-          store(a, add_block<Format>(m, group + g, first_block + block, v, partial[r][g][v], load(a)));
+          store(a, add_block<Format>(partial[r][g][v], scale[v], load(a)));
         }
+    }
   }
 }
 
@@ -398,21 +416,23 @@ static void linear_panel(const LinearTile& t, std::int64_t group, std::int64_t g
             store(out + (step + s) * kGroupRows + v * kLanes, w[s][v]);
       }
     }
-    for (std::int64_t row = 0; row < rows; row += kTileRows) {
-      const std::int64_t count = rows - row < kTileRows ? rows - row : kTileRows;
-      const std::uint32_t* x[kTileRows];
-      for (std::int64_t r = 0; r < count; ++r)
-        x[r] =
-            reinterpret_cast<const std::uint32_t*>(row_of(t, first_row + row + r)) + block * Format::kSteps;
-      std::int64_t g = 0;
-      for (; g + kTileWidth <= groups; g += kTileWidth)
-        linear_micro_rows<Format, kTileWidth>(count, m, group + g, block, blocks, panel + g * panel_group,
-                                              panel_group, x, acc + row * acc_stride + g * kGroupRows,
-                                              acc_stride);
-      for (; g < groups; ++g)
-        linear_micro_rows<Format, 1>(count, m, group + g, block, blocks, panel + g * panel_group, panel_group,
+    // Groups outside: a group's part of the panel stays in the first cache while all rows pass.
+    const auto all_rows = [&]<int G>(std::int64_t g) {
+      for (std::int64_t row = 0; row < rows; row += kTileRows) {
+        const std::int64_t count = rows - row < kTileRows ? rows - row : kTileRows;
+        const std::uint32_t* x[kTileRows];
+        for (std::int64_t r = 0; r < count; ++r)
+          x[r] =
+              reinterpret_cast<const std::uint32_t*>(row_of(t, first_row + row + r)) + block * Format::kSteps;
+        linear_micro_rows<Format, G>(count, m, group + g, block, blocks, panel + g * panel_group, panel_group,
                                      x, acc + row * acc_stride + g * kGroupRows, acc_stride);
-    }
+      }
+    };
+    std::int64_t g = 0;
+    for (; g + kTileWidth <= groups; g += kTileWidth)
+      all_rows.template operator()<kTileWidth>(g);
+    for (; g < groups; ++g)
+      all_rows.template operator()<1>(g);
   }
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -453,7 +473,8 @@ static Operand operand_for(Storage storage, Activations activations) {
 #endif
 #if DI_FMA
   if (storage == Storage::kFp8) return Operand::kF32Raised;
-  if (storage == Storage::kFp4) return Operand::kFixed;
+  if (storage == Storage::kFp4)
+    return activations == Activations::kBf16 ? Operand::kFixed16 : Operand::kFixed28;
 #endif
   return Operand::kF32;
 }

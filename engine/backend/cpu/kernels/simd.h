@@ -60,6 +60,12 @@ DI_INLINE void store_bits(void* p, vi v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
+// How far ahead a stream of weights is asked for: past the page that the processor's own prefetching stops at.
+constexpr std::int64_t kPrefetchBytes = 1024;
+DI_INLINE void prefetch(const void* p) {
+  __builtin_prefetch(p);
+}
+
 DI_INLINE vf splat(float x) {
 #if DI_LANES == 16
   return (vf)_mm512_set1_ps(x);
@@ -173,17 +179,21 @@ DI_INLINE vf exponential(vf x) {
 
 // 2^(byte - 127) of `kLanes` UE8M0 bytes, exact for every byte as in tensor/element.h: byte 0 is a subnormal.
 DI_INLINE vf powers_of_two(const std::uint8_t* bytes) {
+  constexpr std::int32_t kSubnormal = 0x00400000;  // 2^-127, below the bits of every other power
 #if DI_LANES == 16
   const vi exponent = (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+  return as_f((vi)_mm512_max_epi32((__m512i)shift_left(exponent, 23), (__m512i)splat_i(kSubnormal)));
 #elif DI_LANES == 8
   const vi exponent = (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+  return as_f((vi)_mm256_max_epi32((__m256i)shift_left(exponent, 23), (__m256i)splat_i(kSubnormal)));
 #else
   const vi exponent = {bytes[0], bytes[1], bytes[2], bytes[3]};
+  return as_f(shift_left(exponent, 23) | ((exponent == splat_i(0)) & splat_i(kSubnormal)));
 #endif
-  return as_f(shift_left(exponent, 23) | ((exponent == splat_i(0)) & splat_i(0x00400000)));
 }
 DI_INLINE float power_of_two(std::uint8_t byte) {
-  return __builtin_bit_cast(float, byte == 0 ? 0x00400000u : static_cast<std::uint32_t>(byte) << 23);
+  const std::uint32_t bits = static_cast<std::uint32_t>(byte) << 23;
+  return __builtin_bit_cast(float, bits > 0x00400000u ? bits : 0x00400000u);
 }
 
 }  // namespace deepinfer::backend::cpu::DI_SET

@@ -63,6 +63,12 @@ inline float add_pair(PairOrder order, float even, float odd, float acc) {
   return acc;
 }
 
+// An activation in block fixed point.
+inline std::int64_t fixed_value(float x, int bits, Operand operand) {
+  const auto value = static_cast<std::int64_t>(std::nearbyint(std::ldexp(static_cast<double>(x), bits)));
+  return operand == Operand::kFixed16 ? std::min<std::int64_t>(value, 32639) : value;
+}
+
 // One output of a linear: row `row` of w against x.
 inline float linear(const KernelSet& set, const graph::Weight& w, Operand operand, std::int64_t row,
                     const float* x, PairOrder order = PairOrder::kOddFirst) {
@@ -72,18 +78,18 @@ inline float linear(const KernelSet& set, const graph::Weight& w, Operand operan
   for (std::int64_t first = 0; first < w.k; first += kBlock) {
     const std::int64_t count = std::min<std::int64_t>(kBlock, w.k - first);
     const float scale = block_scale(w, part, row, first / kBlock);
-    if (operand == Operand::kFixed) {
+    if (operand == Operand::kFixed28 || operand == Operand::kFixed16) {
+      const int bits = operand == Operand::kFixed28 ? 26 : 14;
       float largest = 0.0f;
       for (std::int64_t i = 0; i < count; ++i)
         largest = std::max(largest, std::fabs(x[first + i]));
       const int exponent = largest == 0.0f ? -99 : std::max(std::ilogb(largest), -99);
       std::int64_t sum = 0;
       for (std::int64_t i = 0; i < count; ++i)
-        sum += static_cast<std::int64_t>(
-                   std::nearbyint(std::ldexp(static_cast<double>(x[first + i]), 26 - exponent))) *
+        sum += fixed_value(x[first + i], bits - exponent, operand) *
                static_cast<std::int64_t>(2.0f * code_value(w, part, row, first + i));
       const float partial = static_cast<float>(static_cast<double>(sum));
-      acc = std::fma(partial * std::ldexp(1.0f, exponent - 27), scale, acc);
+      acc = std::fma(partial * std::ldexp(1.0f, exponent - bits - 1), scale, acc);
       continue;
     }
     float partial = 0.0f;
