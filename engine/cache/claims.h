@@ -56,8 +56,7 @@ struct ClaimQuery {
 
 class Claims {
  public:
-  ~Claims();
-  // One claim a request.
+  // One claim a request. The handles do not outlive this.
   Claim add(ClaimTerms terms);
   // `request` has published so many blocks; without a claim nothing happens.
   void advance(RequestId request, std::int64_t published);

@@ -3,7 +3,7 @@
 //   request arrives    keys(tenant).extend(chain, prompt)        hashing: any thread, no cache needed
 //   it waits           look(query), pending(query, look)         no references, no statistics
 //   it is admitted     hit = find(query); adopt(hit, options)    or Store::start for hit.tokens() == 0
-//                      progress = begin(hit); claim(...)
+//                      progress = begin(request, hit); claim(chain, progress)
 //   a step has run     publish(sequence, chain, progress)        after every commit; chunks end at wanted_boundary()
 //   it is finished, cancelled, preempted: destroy sequence, claim and hit, in any order
 //
@@ -62,6 +62,8 @@ struct PrefixLook {
   std::int64_t tokens = 0;  // usable: below prompt_tokens, so at least one token is computed
   std::int64_t cached =
       0;  // whose rows are there for this mode; above `tokens` where exact state was not kept
+  std::int64_t idle_blocks =
+      0;  // of the usable ones, those that nobody holds: available until they are taken over
   Lineage lineage = Lineage::kCold;        // of the usable blocks: replayed if one of them is
   Shortfall shortfall = Shortfall::kNone;  // why it is not longer
 };
@@ -73,6 +75,8 @@ struct Corruption {
   TenantId tenant = 0;    // who published it
   bool snapshot = false;  // not the block but the exact state kept at its end
 };
+
+inline constexpr std::int64_t kNoBoundary = std::numeric_limits<std::int64_t>::max();
 
 class PrefixCache;
 
@@ -111,15 +115,17 @@ class Hit {
 
 // One request's standing with the cache. `lineage`, mode and hit are fixed at admission and repeated after preemption.
 struct Progress {
+  RequestId request = 0;
   TenantId tenant = 0;
   Mode mode = Mode::kExact;
   std::int64_t prompt_tokens = 0;
   std::int64_t hit = 0;     // tokens taken over
   std::int64_t branch = 0;  // where the cached prefix ended: another prompt left this one's path here
   Lineage lineage = Lineage::kCold;  // of what it computes
-  bool publishes = true;             // false: its blocks may lack rows
-  std::int64_t published = 0;        // blocks, of its sequence, that the cache has
-  PieceId rolling = kNoPiece;        // the block with its newest snapshot past the prompt
+  // False: no block of it enters any more (rows may be missing, the quota is in use, its parent is another computation).
+  bool publishes = true;
+  std::int64_t published = 0;  // blocks of its sequence that the cache has
+  std::int64_t rolling = -1;   // the block at whose end its newest snapshot past the prompt was kept
 };
 
 class PrefixCache : private BlockKeeper {
@@ -144,7 +150,7 @@ class PrefixCache : private BlockKeeper {
   // area; kInvalidArgument for a hit of no tokens or ids that end within it.
   Result<Sequence> adopt(const Hit& hit, const SequenceOptions& options);
 
-  Progress begin(const Hit& hit) const;
+  Progress begin(RequestId request, const Hit& hit) const;
   // Enters the full blocks of `sequence` below its length that are not cached yet, and keeps its exact state if the length
   // is a boundary that deserves it. Idempotent. Blocks whose key another request took first stay the sequence's own.
   // `chain` holds the sequence's ids, as far as full blocks go.
@@ -152,8 +158,9 @@ class PrefixCache : private BlockKeeper {
   // The next boundary above `length` where exact state should be kept: a prefill chunk ends there. kNoBoundary: none.
   std::int64_t wanted_boundary(const Progress& progress, std::int64_t length) const;
 
-  // Says that `request` is computing the blocks of its prompt from its hit on. Given up when the handle goes.
-  Claim claim(RequestId request, const KeyChain& chain, const Progress& progress);
+  // Says that the request is computing the blocks of its prompt from its hit on. Given up when the handle goes, and
+  // when the blocks are published or turn out not to be publishable.
+  Claim claim(const KeyChain& chain, const Progress& progress);
   // A claim whose blocks would lengthen what `look` found for the query: whose, and to which length. In exact mode a
   // length that can be restored. Nothing when waiting would not help.
   std::optional<Pending> pending(const PrefixQuery& query, const PrefixLook& look) const;
@@ -164,8 +171,12 @@ class PrefixCache : private BlockKeeper {
   int snapshots() const { return snapshots_.used(); }
   // Gives up everything that nobody holds.
   void clear();
+  // Whether the sequence holds a block that failed its checksum, or one that followed it. What it computes is not to be
+  // trusted: preempt it and start it again. Such blocks are not published, and are freed once nobody holds them.
+  bool suspect(const Sequence& sequence) const;
   const PrefixStats& stats() const { return stats_; }
-  // Aborts unless every count, link and reference agrees. For tests: linear in the pool.
+  const PrefixTree& tree() const { return tree_; }  // to print it, and for tests
+  // Aborts unless every count, link and reference agrees. For tests: more than linear in the pool.
   void check() const;
 
  private:
@@ -175,7 +186,14 @@ class PrefixCache : private BlockKeeper {
     int quota = 0;
     int blocks = 0;
   };
-  struct Path;
+  // What a query finds. Counts are blocks.
+  struct Path {
+    std::int64_t limit = 0;  // that a hit could have at most
+    std::int64_t usable = 0;
+    std::int64_t cached = 0;
+    PieceId last = kNoPiece;  // the last usable one
+    Shortfall shortfall = Shortfall::kNone;
+  };
 
   PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots);
 
@@ -184,17 +202,48 @@ class PrefixCache : private BlockKeeper {
   void on_held(PieceId block) override;
   void on_idle(PieceId block) override;
 
+  Path walk(const PrefixQuery& query) const;
+  Shortfall why_missing(const BlockKey& content, Mode mode) const;
+  PrefixLook look_of(const Path& path) const;
+  // Fills `blocks` with those of the path, first to last.
+  void collect(const Path& path, std::vector<PieceId>& blocks) const;
+  // The first of the blocks, or else the state at their end, that is not what it was; it is dropped.
+  std::optional<Corruption> verify(const std::vector<PieceId>& blocks, Mode mode);
+  void count(const PrefixQuery& query, const PrefixLook& look);
+
+  // The cached block that block `number` of the sequence follows; kNoPiece when there is none to follow.
+  PieceId parent_of(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
+                    std::int64_t number) const;
+  void enter_blocks(const Sequence& sequence, const KeyChain& chain, Progress& progress);
+  // Whether blocks may go on entering.
+  bool enter_block(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
+                   std::int64_t number);
+  void insert(PieceId block, const BlockKey& key, PieceId parent, const Progress& progress);
+  bool make_room_for(TenantId tenant, PieceId parent);
+  void keep_state(const Sequence& sequence, const KeyChain& chain, Progress& progress);
+  void replace_rolling(const KeyChain& chain, const Progress& progress);
+  bool keeps_state(const Progress& progress) const;
+  bool is_regular(std::int64_t boundary) const;
+
+  void update_victim(PieceId block);
+  void evict(PieceId block);
+  void forget(PieceId block);      // takes a leaf out of the index; the store's reference stays
+  void quarantine(PieceId block);  // takes a block and all that follows it out
+  void drop_snapshot(PieceId block);
+
   Store& store_;
   PrefixCacheOptions options_;
   std::vector<Tenant> tenants_;
   std::unordered_map<std::string, TenantId> tenant_names_;
   PrefixTree tree_;
   Victims victims_;
+  EvictedKeys evicted_;
   Snapshots snapshots_;
   Claims claims_;
   PrefixStats stats_;
-  std::uint64_t tick_ = 0;  // counts finds and publishes: the cache's clock
-  int hits_ = 0;            // alive
+  std::vector<PieceId> quarantined_;  // kept from reuse while somebody holds them
+  std::uint64_t tick_ = 0;            // counts finds and publishes: the cache's clock
+  int hits_ = 0;                      // alive
   bool replay_complete_ = false;
 };
 

@@ -40,8 +40,10 @@ class Snapshots {
   // Copies it into a private area; the rest of the area stays.
   void restore(SnapshotId id, std::byte* private_state) const;
 
-  void touch(SnapshotId id, SnapshotRank rank, std::uint64_t now);
-  bool used_by_a_hit(SnapshotId id) const { return entry(id).uses > 0; }
+  void touch(SnapshotId id, std::uint64_t now);
+  void set_rank(SnapshotId id, SnapshotRank rank) { entry(id).rank = rank; }
+  // A hit has restored it at least once.
+  bool served(SnapshotId id) const { return entry(id).uses > 0; }
   void count_use(SnapshotId id) { ++entry(id).uses; }
   void drop(SnapshotId id);  // its owner's; somebody who holds it may still restore it
   void hold(SnapshotId id) { pool_->share(id); }

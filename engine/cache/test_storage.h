@@ -21,6 +21,7 @@ class TestStorage : public Storage {
     auto* address = static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
     std::memset(address, 0, bytes);
     ledger_[tag] += bytes;
+    areas_[tag] = address;
     return address;
   }
   void release(std::byte* address, std::size_t bytes, const std::string& tag) override {
@@ -34,8 +35,11 @@ class TestStorage : public Storage {
     std::memcpy(to, from.data(), from.size());
   }
   void fill(std::byte* to, std::uint8_t value, std::size_t bytes) override { std::memset(to, value, bytes); }
+  // What was allocated last under a tag: for tests that damage it.
+  std::byte* area(const std::string& tag) const { return areas_.at(tag); }
 
  private:
+  std::map<std::string, std::byte*> areas_;
   Ledger& ledger_;
   std::size_t limit_;
 };

@@ -1,0 +1,191 @@
+// PrefixCache: what enters the index, and at which boundaries exact state is kept.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cache/prefix_cache.h"
+
+namespace deepinfer::cache {
+namespace {
+
+constexpr std::int64_t kBlock = state::kBlockTokens;
+
+// The last boundary that a repetition of the prompt can hit: it computes at least one token.
+std::int64_t prompt_boundary(const Progress& progress) {
+  return (progress.prompt_tokens - 1) / kBlock * kBlock;
+}
+
+}  // namespace
+
+PieceId PrefixCache::parent_of(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
+                               std::int64_t number) const {
+  const PieceId cold = tree_.find(chain.content(number - 1));
+  if (progress.lineage == Lineage::kCold) return cold;
+  // A replayed block continues the very blocks that it was computed from; of cold ones every copy is the same.
+  const PieceId own = sequence.blocks()[static_cast<std::size_t>(number - 1)];
+  const PrefixNode& node = tree_.node(own);
+  if (node.cached) {
+    DI_CHECK_MSG(with_lineage(node.key, Lineage::kCold) == chain.content(number - 1),
+                 "a sequence is published under another sequence's keys");
+    return own;
+  }
+  return number * kBlock == progress.hit ? cold : kNoPiece;
+}
+
+bool PrefixCache::make_room_for(TenantId tenant, PieceId parent) {
+  Tenant& owner = tenants_[static_cast<std::size_t>(tenant)];
+  if (owner.quota == 0 || owner.blocks < owner.quota) return true;
+  // The block to be continued must not be the one that goes.
+  if (parent != kNoPiece) {
+    tree_.hold(parent);
+    update_victim(parent);
+  }
+  const PieceId block = victims_.first_of(tenant);
+  if (block != kNoPiece) {
+    evict(block);
+    ++stats_.evicted_quota;
+  }
+  if (parent != kNoPiece) {
+    tree_.idle(parent);
+    update_victim(parent);
+  }
+  return owner.blocks < owner.quota;
+}
+
+void PrefixCache::insert(PieceId block, const BlockKey& key, PieceId parent, const Progress& progress) {
+  PrefixNode& node = tree_.insert(block, key, parent);
+  node.tenant = progress.tenant;
+  node.last_use = tick_;
+  if (progress.lineage == Lineage::kReplayed)
+    node.boundary = static_cast<std::int32_t>(progress.hit / kBlock);
+  if (options_.verify)
+    node.checksum = store_.storage().checksum(store_.address(block), store_.registry().block_bytes());
+  ++tenants_[static_cast<std::size_t>(progress.tenant)].blocks;
+  ++(progress.lineage == Lineage::kCold ? stats_.published_cold : stats_.published_replayed);
+  store_.keep(block);
+  tree_.hold(block);  // the sequence does
+  if (parent != kNoPiece) update_victim(parent);
+}
+
+bool PrefixCache::enter_block(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
+                              std::int64_t number) {
+  const PieceId parent = number == 0 ? kNoPiece : parent_of(sequence, chain, progress, number);
+  if (number > 0 && parent == kNoPiece) {
+    ++stats_.refused_parent;
+    return false;
+  }
+  const PieceId own = sequence.blocks()[static_cast<std::size_t>(number)];
+  const BlockKey key = with_lineage(chain.content(number), progress.lineage);
+  const PieceId present = tree_.find(key);
+  if (present != kNoPiece) {
+    PrefixNode& node = tree_.node(present);
+    if (present != own) ++node.uses;  // it would have been one, had it been there in time
+    node.last_use = tick_;
+    return true;
+  }
+  if (!make_room_for(progress.tenant, parent)) {
+    ++stats_.refused_quota;
+    return false;
+  }
+  insert(own, key, parent, progress);
+  return true;
+}
+
+void PrefixCache::enter_blocks(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
+  const std::int64_t full = sequence.length() / kBlock;
+  DI_CHECK_MSG(chain.blocks() >= full, "a sequence is published with the keys of all its full blocks");
+  ++tick_;
+  if (suspect(sequence)) progress.publishes = false;
+  // Another request's copy of an earlier block may have been evicted since: the sequence's own takes its place.
+  std::int64_t number = progress.published;
+  while (progress.lineage == Lineage::kCold && number > progress.hit / kBlock &&
+         tree_.find(chain.content(number - 1)) == kNoPiece) {
+    --number;
+  }
+  for (; progress.publishes && number < full; ++number)
+    progress.publishes = enter_block(sequence, chain, progress, number);
+  progress.published = progress.publishes ? full : number;
+}
+
+void PrefixCache::publish(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
+  const std::int64_t full = sequence.length() / kBlock;
+  if (full > progress.published && progress.publishes) {
+    enter_blocks(sequence, chain, progress);
+    if (progress.publishes) {
+      claims_.advance(progress.request, progress.published);
+    } else {
+      claims_.end(progress.request);
+    }
+  } else if (full > progress.published && progress.mode == Mode::kReplay && !replay_complete_) {
+    stats_.refused_partial += full - progress.published;
+    progress.published = full;
+  }
+  keep_state(sequence, chain, progress);
+}
+
+bool PrefixCache::keeps_state(const Progress& progress) const {
+  return progress.mode == Mode::kExact && progress.publishes && snapshots_.capacity() > 0;
+}
+
+bool PrefixCache::is_regular(std::int64_t boundary) const {
+  return boundary / kBlock % options_.snapshot_every == 0;
+}
+
+std::int64_t PrefixCache::wanted_boundary(const Progress& progress, std::int64_t length) const {
+  if (!keeps_state(progress)) return kNoBoundary;
+  const std::int64_t after = std::max(length, progress.hit);
+  const std::int64_t prompt_end = prompt_boundary(progress);
+  if (after >= prompt_end) return (after / kBlock + 1) * kBlock;
+  std::int64_t next = prompt_end;
+  if (progress.branch > after) next = std::min(next, progress.branch);
+  const std::int64_t regular = options_.snapshot_every * kBlock;
+  return std::min(next, (after / regular + 1) * regular);
+}
+
+void PrefixCache::keep_state(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
+  const std::int64_t length = sequence.length();
+  if (!keeps_state(progress) || length % kBlock != 0 || length <= progress.hit) return;
+  const bool in_answer = length > prompt_boundary(progress);
+  const bool marked = in_answer || length == prompt_boundary(progress) || length == progress.branch;
+  if (!marked && !is_regular(length)) return;
+  const SnapshotRank rank = marked ? SnapshotRank::kMarked : SnapshotRank::kRegular;
+
+  const std::int64_t number = length / kBlock - 1;
+  const PieceId block = tree_.find(chain.content(number));
+  if (block == kNoPiece) return;
+  PrefixNode& node = tree_.node(block);
+  if (node.snapshot != kNoSnapshot) {
+    snapshots_.touch(node.snapshot, tick_);
+    if (marked) snapshots_.set_rank(node.snapshot, rank);
+    return;
+  }
+  if (in_answer) replace_rolling(chain, progress);
+  const Snapshots::Kept kept = snapshots_.keep(block, sequence.private_state(), rank, tick_);
+  if (kept.evicted_owner != kNoPiece) {
+    tree_.node(kept.evicted_owner).snapshot = kNoSnapshot;
+    ++stats_.snapshots_evicted;
+  }
+  if (kept.id == kNoSnapshot) {
+    ++stats_.snapshots_refused;
+    return;
+  }
+  node.snapshot = kept.id;
+  ++stats_.snapshots_kept;
+  if (options_.verify) snapshots_.set_checksum(kept.id);
+  if (in_answer) progress.rolling = number;
+}
+
+// The one before it in the same answer has served its purpose, unless somebody has used it since.
+void PrefixCache::replace_rolling(const KeyChain& chain, const Progress& progress) {
+  if (progress.rolling < 0) return;
+  const PieceId block = tree_.find(chain.content(progress.rolling));
+  if (block == kNoPiece || tree_.node(block).snapshot == kNoSnapshot) return;
+  const SnapshotId snapshot = tree_.node(block).snapshot;
+  if (snapshots_.served(snapshot)) return;
+  if (is_regular((progress.rolling + 1) * kBlock)) {
+    snapshots_.set_rank(snapshot, SnapshotRank::kRegular);
+  } else {
+    drop_snapshot(block);
+  }
+}
+
+}  // namespace deepinfer::cache

@@ -1,0 +1,97 @@
+#include "cache/snapshots.h"
+
+#include <tuple>
+
+#include "base/check.h"
+
+namespace deepinfer::cache {
+namespace {
+
+// Bytes [begin, end) of the private area that a class occupies: its planes follow each other, and the next class starts
+// where it ends.
+std::size_t end_of(const state::Registry& registry, std::size_t class_index) {
+  for (std::size_t i = class_index + 1; i < registry.classes().size(); ++i) {
+    const state::StateClass& later = registry.classes()[i];
+    if (later.placement != state::Placement::kBlock) return later.code_offset;
+  }
+  return registry.sequence_bytes();
+}
+
+}  // namespace
+
+Result<Snapshots> Snapshots::create(Storage& storage, const state::Registry& registry, int count,
+                                    bool poison_freed) {
+  Snapshots snapshots;
+  for (std::size_t i = 0; i < registry.classes().size(); ++i) {
+    const state::StateClass& entry = registry.classes()[i];
+    const bool wanted =
+        entry.placement != state::Placement::kBlock && entry.exact == state::Persistence::kSnapshotted;
+    if (!wanted) continue;
+    const std::size_t end = end_of(registry, i);
+    auto& ranges = snapshots.ranges_;
+    if (!ranges.empty() && ranges.back().from + ranges.back().bytes == entry.code_offset) {
+      ranges.back().bytes = end - ranges.back().from;
+    } else {
+      ranges.push_back({entry.code_offset, end - entry.code_offset, snapshots.bytes_});
+    }
+    snapshots.bytes_ = ranges.back().at + ranges.back().bytes;
+  }
+  if (count == 0 || snapshots.needless()) return snapshots;
+  DI_ASSIGN(Slab pool, Slab::create(storage, {"prefix snapshots", snapshots.bytes_, count, poison_freed}));
+  snapshots.pool_.emplace(std::move(pool));
+  snapshots.entries_.resize(static_cast<std::size_t>(count));
+  return snapshots;
+}
+
+SnapshotId Snapshots::victim(SnapshotRank rank) const {
+  SnapshotId worst = kNoSnapshot;
+  const auto worth = [&](SnapshotId id) { return std::tuple(entry(id).rank, entry(id).last_use, id); };
+  for (SnapshotId id = 0; id < capacity(); ++id) {
+    const bool idle = entry(id).owner != kNoPiece && pool_->references(id) == 1;
+    if (!idle || entry(id).rank > rank) continue;
+    if (worst == kNoSnapshot || worth(id) < worth(worst)) worst = id;
+  }
+  return worst;
+}
+
+Snapshots::Kept Snapshots::keep(PieceId owner, const std::byte* private_state, SnapshotRank rank,
+                                std::uint64_t now) {
+  if (!pool_) return {};
+  Kept kept;
+  if (pool_->free_pieces() == 0) {
+    const SnapshotId worst = victim(rank);
+    if (worst == kNoSnapshot) return {};
+    kept.evicted_owner = entry(worst).owner;
+    drop(worst);
+  }
+  kept.id = pool_->take();
+  entry(kept.id) = {owner, rank, 0, now, 0};
+  ++used_;
+  std::byte* const to = pool_->address(kept.id);
+  for (const Range& range : ranges_)
+    pool_->storage().copy(to + range.at, private_state + range.from, range.bytes);
+  return kept;
+}
+
+void Snapshots::restore(SnapshotId id, std::byte* private_state) const {
+  const std::byte* const from = pool_->address(id);
+  for (const Range& range : ranges_)
+    pool_->storage().copy(private_state + range.from, from + range.at, range.bytes);
+}
+
+void Snapshots::touch(SnapshotId id, std::uint64_t now) {
+  entry(id).last_use = now;
+}
+
+void Snapshots::drop(SnapshotId id) {
+  DI_CHECK(entry(id).owner != kNoPiece);
+  entry(id) = {};
+  --used_;
+  pool_->drop(id);
+}
+
+std::uint64_t Snapshots::checksum(SnapshotId id) const {
+  return pool_->storage().checksum(pool_->address(id), bytes_);
+}
+
+}  // namespace deepinfer::cache
