@@ -45,5 +45,7 @@ Result<const Bench*> find_bench(std::string_view name);
 // Speed of the cpu backend on synthetic checkpoints (cpu_speed.cpp).
 Result<std::vector<Row>> run_cpu_decode(const Options& options);
 Result<std::vector<Row>> run_cpu_prefill(const Options& options);
+// Time to plan a step (sched.cpp).
+Result<std::vector<Row>> run_sched(const Options& options);
 
 }  // namespace deepinfer::bench

@@ -14,6 +14,7 @@ std::vector<Bench>& table() {
        "second",
        run_cpu_decode},
       {"cpu-prefill", "512 prompt tokens on the same checkpoints: multiply-adds a second", run_cpu_prefill},
+      {"sched", "time to plan a step of 256 sequences while 8,000 requests wait", run_sched},
   };
   return entries;
 }

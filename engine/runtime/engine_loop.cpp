@@ -28,6 +28,12 @@ std::uint64_t random_seed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace
 
 Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler)
@@ -129,8 +135,7 @@ Result<Stream> Engine::Loop::submit(Request request) {
     arrival.request = active->id;
     arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
     arrival.max_tokens = active->max_tokens;
-    arrival.start = active->start;
-    DI_TRY(scheduler_.enqueue(arrival));
+    if (auto refusal = scheduler_.enqueue(arrival, now_ns())) return std::move(refusal->error);
     ++next_request_;
     const std::uint64_t seed = active->request.sampling.seed.value_or(next_seed_++);
     active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
@@ -185,25 +190,54 @@ void Engine::Loop::apply_cancels() {
   for (const RequestId id : cancels) {
     const auto at = active_.find(id);
     if (at == active_.end()) continue;  // finished before the cancel arrived
-    DI_CHECK(scheduler_.remove(id));
+    DI_CHECK(scheduler_.remove(id) == sched::Leave::kNow);
     finish(*at->second, FinishReason::kCancelled, std::nullopt, std::nullopt);
   }
 }
 
-void Engine::Loop::begin(const sched::StepPlan& plan, std::vector<Flight>& flights) {
-  for (const RequestId id : plan.admitted) {
-    Active& active = *active_.at(id);
-    std::vector<std::uint8_t> image;
-    if (!active.request.embeds.empty()) {
-      image.assign(active.request.prompt.size(), 0);
-      for (const std::int32_t position : active.request.embeds.positions)
-        image[static_cast<std::size_t>(position)] = 1;
-    }
-    const auto capacity = static_cast<std::int64_t>(active.request.prompt.size()) + active.max_tokens;
-    auto sequence = core_.store->start({active.request.prompt, image, capacity});
-    DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
-    active.sequence.emplace(std::move(*sequence));
+sched::Hit Engine::Loop::View::find(RequestId request) {
+  sched::Hit hit;
+  hit.start = loop_.active_.at(request)->start;
+  hit.reason = sched::HitReason::kDisabled;
+  return hit;
+}
+
+sched::Resume Engine::Loop::View::resume(RequestId /*request*/, const sched::Start& start) {
+  return {.position = start.first};
+}
+
+std::int64_t Engine::Loop::View::available_blocks() {
+  return loop_.core_.store->free_blocks();
+}
+
+std::int64_t Engine::Loop::View::taken_blocks() {
+  return loop_.core_.store->blocks() - loop_.core_.store->free_blocks();
+}
+
+void Engine::Loop::open(Active& active) {
+  const std::vector<std::int32_t>& prompt = active.request.prompt;
+  const std::vector<std::int32_t>& ids = active.ids.empty() ? prompt : active.ids;
+  std::vector<std::uint8_t> image;
+  if (!active.request.embeds.empty()) {
+    image.assign(ids.size(), 0);
+    for (const std::int32_t position : active.request.embeds.positions)
+      image[static_cast<std::size_t>(position)] = 1;
   }
+  const auto capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
+  auto sequence = core_.store->start({ids, image, capacity});
+  DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
+  active.sequence.emplace(std::move(*sequence));
+}
+
+void Engine::Loop::begin(const sched::StepPlan& plan, std::vector<Flight>& flights) {
+  for (const RequestId id : plan.preempted) {
+    Active& active = *active_.at(id);
+    const auto ids = active.sequence->ids();
+    active.ids.assign(ids.begin(), ids.end());
+    active.sequence.reset();
+  }
+  for (const sched::Admission& admission : plan.admitted)
+    open(*active_.at(admission.request));
   for (const sched::PlannedSequence& planned : plan.sequences) {
     Flight flight;
     flight.active = active_.at(planned.request).get();
@@ -256,11 +290,12 @@ void Engine::Loop::settle(const sched::StepPlan& plan, std::vector<Flight>& flig
   record.time_ns = time_ns;
   sched::StepResult result;
   result.step = plan.step;
+  result.time_ns = time_ns;
   std::vector<std::pair<FinishReason, std::optional<std::int32_t>>> ends(flights.size());
   for (std::size_t i = 0; i < flights.size(); ++i) {
     Flight& flight = flights[i];
     Active& active = *flight.active;
-    const bool decoding = flight.planned.position >= static_cast<std::int64_t>(active.request.prompt.size());
+    const bool decoding = flight.planned.decodes;
     record.decoding += decoding ? 1 : 0;
     sched::StepOutcome outcome;
     outcome.request = active.id;
@@ -306,6 +341,8 @@ void Engine::Loop::settle(const sched::StepPlan& plan, std::vector<Flight>& flig
 
 void Engine::Loop::run() {
   const StandardFloatModes float_modes;  // the sampler's sums run on this thread
+  View view(*this);
+  sched::StepPlan plan;
   std::vector<Flight> flights;
   std::unique_lock lock(signal_->mutex);
   while (true) {
@@ -314,10 +351,10 @@ void Engine::Loop::run() {
     });
     if (stopping_) break;
     apply_cancels();
-    const sched::StepPlan plan = scheduler_.plan();
-    if (plan.empty()) continue;
+    scheduler_.plan(now_ns(), view, plan);
     flights.clear();
     begin(plan, flights);
+    if (plan.empty()) continue;
     lock.unlock();
     const auto before = std::chrono::steady_clock::now();
     execute(flights);

@@ -36,8 +36,21 @@ class Engine::Loop {
     std::int64_t max_tokens = 0;
     std::int64_t produced = 0;
     std::optional<Sampler> sampler;
-    std::optional<cache::Sequence> sequence;  // from admission on
+    std::optional<cache::Sequence> sequence;  // while it has a place
+    std::vector<std::int32_t> ids;            // prompt and produced ids of one that gave its place up
     std::shared_ptr<Stream::Shared> stream;
+  };
+  // What the scheduler sees of the store: a pool without a prefix cache.
+  class View final : public sched::CacheView {
+   public:
+    explicit View(const Loop& loop) : loop_(loop) {}
+    sched::Hit find(RequestId request) override;
+    sched::Resume resume(RequestId request, const sched::Start& start) override;
+    std::int64_t available_blocks() override;
+    std::int64_t taken_blocks() override;
+
+   private:
+    const Loop& loop_;
   };
   // A part of the step in flight and what came of it.
   struct Flight {
@@ -56,6 +69,7 @@ class Engine::Loop {
   // With the lock held:
   void apply_cancels();
   void begin(const sched::StepPlan& plan, std::vector<Flight>& flights);
+  void open(Active& active);
   void settle(const sched::StepPlan& plan, std::vector<Flight>& flights, std::int64_t time_ns);
   void finish(Active& active, FinishReason reason, std::optional<std::int32_t> stop_id,
               std::optional<Error> error);

@@ -72,7 +72,8 @@ std::string wait_text(const Wait& wait);
 struct TenantShare {
   TenantId tenant = 0;
   int weight = 1;
-  bool backlogged = false;  // after the last plan: prompt work of it was left undone
+  bool backlogged = false;  // prompt work of it is left undone
+  std::int64_t spell = 0;   // how often it became backlogged
   std::int64_t served = 0;  // tokens computed for it, each position once (repeats after preemption are free)
   std::int64_t ahead = 0;   // weighted tokens past the tenant served least; 0 when it is not backlogged
   int waiting = 0, running = 0;  // requests

@@ -29,7 +29,7 @@ struct ReplayReport {
 };
 
 // Runs a recorded trace through a new scheduler. kFormat: not a trace, or cut short. kInternal: a plan or an answer
-// differs from the recorded one; says which step.
+// differs from the recorded one; says which step. A trace that was altered by hand may break a checked invariant and abort.
 Result<ReplayReport> replay(const std::string& trace);
 
 }  // namespace deepinfer::sched
