@@ -266,6 +266,10 @@ static void fixed_direct(const LinearTile& t, std::int64_t group, std::int64_t r
       acc[g][v] = zero();
   const std::uint8_t* codes = m.codes + group * m.blocks * 256;
   const std::uint8_t* scales = m.scales + group * m.blocks * kGroupRows;
+  for (int g = 0; g < G; ++g) {
+    prefetch_start(codes + g * m.blocks * 256);
+    prefetch_start(scales + g * m.blocks * kGroupRows);
+  }
   for (std::int64_t block = 0; block < m.blocks; ++block)
     for (int g = 0; g < G; ++g)
       fixed_block_direct(codes + (g * m.blocks + block) * 256, scales + (g * m.blocks + block) * kGroupRows,

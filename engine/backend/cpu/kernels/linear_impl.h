@@ -283,8 +283,10 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
       for (int v = 0; v < kVectors; ++v)
         acc[g][r][v] = zero();
   const std::uint8_t* codes[G];
-  for (int g = 0; g < G; ++g)
+  for (int g = 0; g < G; ++g) {
     codes[g] = m.codes + (group + g) * m.blocks * bytes;
+    prefetch_start(codes[g]);
+  }
   for (std::int64_t block = 0; block < m.blocks; ++block) {
     vf partial[G][R][kVectors];
     for (int g = 0; g < G; ++g)

@@ -62,8 +62,13 @@ DI_INLINE void store_bits(void* p, vi v) {
 
 // How far ahead a stream of weights is asked for: past the page that the processor's own prefetching stops at.
 constexpr std::int64_t kPrefetchBytes = 1024;
-DI_INLINE void prefetch(const void* p) {
+DI_INLINE void prefetch(const std::uint8_t* p) {
   __builtin_prefetch(p);
+}
+// The part of a stream that prefetching ahead leaves out.
+DI_INLINE void prefetch_start(const std::uint8_t* stream) {
+  for (std::int64_t at = 0; at < kPrefetchBytes; at += 64)
+    prefetch(stream + at);
 }
 
 DI_INLINE vf splat(float x) {
