@@ -138,10 +138,10 @@ std::size_t BytePairMerger::start_symbols(std::string_view piece, TokenId* symbo
 std::uint32_t BytePairMerger::rank(TokenId left, TokenId right) const {
   const std::uint64_t key = pair_key(left, right);
   const std::uint64_t hash = key * kOdd;
+  if ((filter_[hash >> filter_shift_ >> 6] >> (hash >> filter_shift_ & 63) & 1) == 0) return kNoRank;
   for (std::size_t at = hash >> kFrontShift; front_[at] != kEmpty; at = (at + 1) % (2 * kFrontMerges)) {
     if (front_[at] >> 24 == key) return static_cast<std::uint32_t>(front_[at] & 0xFFFFFF);
   }
-  if ((filter_[hash >> filter_shift_ >> 6] >> (hash >> filter_shift_ & 63) & 1) == 0) return kNoRank;
   for (std::size_t at = hash >> slot_shift_; slots_[at] != kEmpty; at = (at + 1) & mask_) {
     if (slots_[at] >> 24 == key) return static_cast<std::uint32_t>(slots_[at] & 0xFFFFFF);
   }
