@@ -19,6 +19,7 @@ struct CoreInfo {
   int vocab = 0;  // rows of the head
   int hidden = 0;
   bool replay = false;             // the model has a decoder half that can run on fewer rows
+  int cut_layer = -1;              // model::Config::cut_layer
   std::int64_t max_model_len = 0;  // most tokens of a sequence
   backend::StepLimits limits;      // what the executable was compiled for
 };

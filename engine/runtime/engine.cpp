@@ -2,9 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <random>
+
 #include "runtime/engine_loop.h"
 
 namespace deepinfer::runtime {
+
+namespace {
+
+std::string random_secret() {
+  std::random_device device;
+  std::string secret;
+  for (int i = 0; i < 8; ++i)
+    secret += fmt::format("{:08x}", device());
+  return secret;
+}
+
+Result<std::unique_ptr<cache::PrefixCache>> make_prefix_cache(const Core& core,
+                                                              const PrefixOptions& options) {
+  cache::PrefixCacheOptions wanted;
+  wanted.fingerprint = core.info.fingerprint;
+  wanted.precision = core.info.precision;
+  wanted.kernel_set = core.info.backend.kernel_set;
+  wanted.secret = options.secret.empty() ? random_secret() : options.secret;
+  wanted.shared_salt = options.shared;
+  wanted.snapshots = options.snapshots;
+  wanted.cut_layer = core.info.cut_layer;
+  return cache::PrefixCache::create(*core.store, wanted);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options) {
   DI_CHECK(core.executable != nullptr && core.store != nullptr);
@@ -46,8 +73,12 @@ Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options)
             core.info.limits.logit_rows, core.info.limits.decoder_rows, limits.sequences,
             limits.step_tokens));
   }
-  return std::unique_ptr<Engine>(
-      new Engine(std::make_unique<Loop>(std::move(core), std::move(options), std::move(scheduler))));
+  std::unique_ptr<cache::PrefixCache> prefixes;
+  if (options.prefix.enabled) {
+    DI_ASSIGN(prefixes, make_prefix_cache(core, options.prefix));
+  }
+  return std::unique_ptr<Engine>(new Engine(std::make_unique<Loop>(
+      std::move(core), std::move(options), std::move(scheduler), std::move(prefixes))));
 }
 
 Engine::Engine(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
@@ -55,6 +86,9 @@ Engine::~Engine() = default;
 
 Result<Stream> Engine::submit(Request request) {
   return loop_->submit(std::move(request));
+}
+void Engine::preempt(RequestId request) {
+  loop_->preempt(request);
 }
 EngineStats Engine::stats() const {
   return loop_->stats();

@@ -41,6 +41,10 @@ struct Request {
   std::vector<std::int32_t> stop_ids;  // end the answer, beside EngineOptions::eos_ids
   bool ignore_eos = false;             // EngineOptions::eos_ids do not end it; stop_ids still do
   std::optional<Mode> mode;            // absent: EngineOptions::mode
+  // Whose request it is: tenants take turns (docs/scheduler.md), and find only prefixes of their own.
+  std::string tenant;
+  int priority = sched::kDefaultPriority;  // 0 .. sched::kPriorities - 1, among the requests of its tenant
+  std::int64_t deadline_ms = 0;  // from now, by when the first token must be there; else refused. 0: none
 };
 
 struct TokenLogprob {
@@ -95,6 +99,14 @@ class Stream {
   std::shared_ptr<Shared> shared_;
 };
 
+// What has been computed for one prompt serves the next that begins alike (docs/prefix_cache.md).
+struct PrefixOptions {
+  bool enabled = false;
+  std::string secret;   // of the installation, for the salts of tenants; empty: a random one
+  bool shared = false;  // every tenant finds what any tenant computed
+  int snapshots = 0;    // states kept for hits in exact mode, each as large as a sequence's private state
+};
+
 struct EngineOptions {
   std::vector<std::int32_t> eos_ids;
   std::vector<std::int32_t> never_sampled;  // rows of the head without a token, placeholders (recipe.md 1.5)
@@ -103,6 +115,7 @@ struct EngineOptions {
   int prefill_chunk = 0;   // most prompt tokens of one sequence in a step; 0: the step's token budget
   int max_waiting = 1024;  // queued requests; one more is refused with kOverloaded
   bool step_log = false;   // keep a StepRecord for each step (tests, benches)
+  PrefixOptions prefix;
 };
 
 struct StepRecord {
@@ -118,9 +131,12 @@ inline constexpr std::size_t kMaxStepRecords = 1 << 16;  // the log keeps the ne
 struct EngineStats {
   std::int64_t submitted = 0, finished = 0, cancelled = 0, failed = 0;
   std::int64_t prompt_tokens = 0, completion_tokens = 0;  // computed, produced
+  std::int64_t cached_tokens = 0;                         // of prompts, taken over instead of computed
+  std::int64_t preemptions = 0;
   std::int64_t steps = 0, step_time_ns = 0;
   int waiting = 0, running = 0;
-  int blocks = 0, free_blocks = 0;
+  int blocks = 0, free_blocks = 0;  // free: or cached and held by nobody
+  int cached_blocks = 0;
   int sequences = 0, free_sequences = 0;
 };
 
@@ -137,8 +153,11 @@ class Engine {
   //                     max_model_len, sampling out of range, embeds of the wrong size
   //   kUnsupported      a mode that this model does not have
   //   kOutOfMemory      longer than the block pool even alone
-  //   kOverloaded       max_waiting requests are queued
+  //   kOverloaded       max_waiting requests are queued, or the deadline cannot be met
   Result<Stream> submit(Request request);
+  // Takes a running request's place away; it waits again and goes on where it was, with the same tokens. Nothing
+  // happens to one that does not run.
+  void preempt(RequestId request);
   EngineStats stats() const;
   // Steps so far (EngineOptions::step_log).
   std::vector<StepRecord> step_log() const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/processors.h"
+#include "runtime/engine_prefix.h"
 
 namespace deepinfer::runtime {
 namespace {
@@ -36,12 +37,14 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler)
+Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
+                   std::unique_ptr<cache::PrefixCache> prefixes)
     : core_(std::move(core)),
       options_(std::move(options)),
       runner_(core_.info, *core_.executable),
       never_(flags_of(options_.never_sampled, core_.info.vocab)),
       signal_(std::make_shared<EngineSignal>()),
+      prefixes_(std::move(prefixes)),
       scheduler_(std::move(scheduler)),
       next_seed_(random_seed()),
       thread_([this] { run(); }) {}
@@ -121,6 +124,7 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
   auto active = std::make_unique<Active>();
   active->max_tokens = request.max_tokens == 0 ? room : request.max_tokens;
   active->start = sched::make_start(mode, prompt_tokens, 0, options_.decoder_tokens);
+  active->images = image_spans(request.embeds, core_.info.hidden);
   active->request = std::move(request);
   return active;
 }
@@ -135,6 +139,13 @@ Result<Stream> Engine::Loop::submit(Request request) {
     arrival.request = active->id;
     arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
     arrival.max_tokens = active->max_tokens;
+    DI_ASSIGN(active->tenant, tenant_of(active->request.tenant));
+    arrival.tenant = active->tenant;
+    arrival.priority = active->request.priority;
+    if (active->request.deadline_ms > 0)
+      arrival.deadline_ns = now_ns() + active->request.deadline_ms * 1'000'000;
+    if (prefixes_ != nullptr)
+      prefixes_->keys(active->tenant).extend(active->chain, {active->request.prompt, active->images});
     if (auto refusal = scheduler_.enqueue(arrival, now_ns())) return std::move(refusal->error);
     ++next_request_;
     const std::uint64_t seed = active->request.sampling.seed.value_or(next_seed_++);
@@ -154,7 +165,9 @@ EngineStats Engine::Loop::stats() const {
   stats.waiting = scheduler_.waiting();
   stats.running = scheduler_.running();
   stats.blocks = core_.store->blocks();
-  stats.free_blocks = core_.store->free_blocks();
+  stats.free_blocks = core_.store->available_blocks();
+  stats.cached_blocks = prefixes_ == nullptr ? 0 : prefixes_->cached_blocks();
+  stats.preemptions = scheduler_.preemptions();
   stats.sequences = core_.store->sequences();
   stats.free_sequences = core_.store->free_sequences();
   return stats;
@@ -177,7 +190,9 @@ void Engine::Loop::finish(Active& active, FinishReason reason, std::optional<std
   stats_.finished += reason == FinishReason::kStop || reason == FinishReason::kLength ? 1 : 0;
   stats_.cancelled += reason == FinishReason::kCancelled ? 1 : 0;
   stats_.failed += reason == FinishReason::kFailed ? 1 : 0;
+  active.claim.end();
   active.sequence.reset();
+  active.hit.reset();
   // Whoever sees the Finish finds the request's blocks free.
   const std::shared_ptr<Stream::Shared> stream = active.stream;
   active_.erase(active.id);
@@ -195,49 +210,37 @@ void Engine::Loop::apply_cancels() {
   }
 }
 
-sched::Hit Engine::Loop::View::find(RequestId request) {
-  sched::Hit hit;
-  hit.start = loop_.active_.at(request)->start;
-  hit.reason = sched::HitReason::kDisabled;
-  return hit;
-}
-
-sched::Resume Engine::Loop::View::resume(RequestId /*request*/, const sched::Start& start) {
-  return {.position = start.first};
-}
-
-std::int64_t Engine::Loop::View::available_blocks() {
-  return loop_.core_.store->free_blocks();
-}
-
-std::int64_t Engine::Loop::View::taken_blocks() {
-  return loop_.core_.store->blocks() - loop_.core_.store->free_blocks();
-}
-
-void Engine::Loop::open(Active& active) {
-  const std::vector<std::int32_t>& prompt = active.request.prompt;
-  const std::vector<std::int32_t>& ids = active.ids.empty() ? prompt : active.ids;
-  std::vector<std::uint8_t> image;
-  if (!active.request.embeds.empty()) {
-    image.assign(ids.size(), 0);
-    for (const std::int32_t position : active.request.embeds.positions)
-      image[static_cast<std::size_t>(position)] = 1;
+void Engine::Loop::preempt(RequestId request) {
+  {
+    const std::lock_guard lock(signal_->mutex);
+    preemptions_.push_back(request);
   }
-  const auto capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
-  auto sequence = core_.store->start({ids, image, capacity});
-  DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
-  active.sequence.emplace(std::move(*sequence));
+  signal_->changed.notify_all();
+}
+
+void Engine::Loop::apply_preemptions() {
+  for (const RequestId id : preemptions_) {
+    const sched::Leave leave = scheduler_.preempt(id);
+    DI_CHECK(leave != sched::Leave::kAfterStep);  // no step is in flight here
+    if (leave == sched::Leave::kNow) give_place_up(*active_.at(id));
+  }
+  preemptions_.clear();
+}
+
+void Engine::Loop::give_place_up(Active& active) {
+  const auto ids = active.sequence->ids();
+  active.ids.assign(ids.begin(), ids.end());
+  active.claim.end();
+  active.sequence.reset();
 }
 
 void Engine::Loop::begin(const sched::StepPlan& plan, std::vector<Flight>& flights) {
-  for (const RequestId id : plan.preempted) {
-    Active& active = *active_.at(id);
-    const auto ids = active.sequence->ids();
-    active.ids.assign(ids.begin(), ids.end());
-    active.sequence.reset();
-  }
+  for (const RequestId id : plan.preempted)
+    give_place_up(*active_.at(id));
+  for (const sched::Refused& refused : plan.refused)
+    refuse(refused);
   for (const sched::Admission& admission : plan.admitted)
-    open(*active_.at(admission.request));
+    open(*active_.at(admission.request), admission);
   for (const sched::PlannedSequence& planned : plan.sequences) {
     Flight flight;
     flight.active = active_.at(planned.request).get();
@@ -329,6 +332,7 @@ void Engine::Loop::settle(const sched::StepPlan& plan, std::vector<Flight>& flig
   }
   for (std::size_t i = 0; i < flights.size(); ++i) {
     Flight& flight = flights[i];
+    if (!flight.error.has_value()) publish(*flight.active);
     if (flight.token.has_value()) flight.active->stream->push(std::move(*flight.token));
     if (!result.sequences[i].finished) continue;
     if (flight.error.has_value()) {
@@ -351,6 +355,7 @@ void Engine::Loop::run() {
     });
     if (stopping_) break;
     apply_cancels();
+    apply_preemptions();
     scheduler_.plan(now_ns(), view, plan);
     flights.clear();
     begin(plan, flights);

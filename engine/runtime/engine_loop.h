@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache/prefix_cache.h"
 #include "cache/sequence.h"
 #include "runtime/engine.h"
 #include "runtime/sampler.h"
@@ -19,10 +20,13 @@ namespace deepinfer::runtime {
 
 class Engine::Loop {
  public:
-  Loop(Core core, EngineOptions options, sched::Scheduler scheduler);
+  // `prefixes` may be null: every prompt is computed whole.
+  Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
+       std::unique_ptr<cache::PrefixCache> prefixes);
   ~Loop();
 
   Result<Stream> submit(Request request);
+  void preempt(RequestId request);
   EngineStats stats() const;
   std::vector<StepRecord> step_log() const;
   const CoreInfo& info() const { return core_.info; }
@@ -39,8 +43,15 @@ class Engine::Loop {
     std::optional<cache::Sequence> sequence;  // while it has a place
     std::vector<std::int32_t> ids;            // prompt and produced ids of one that gave its place up
     std::shared_ptr<Stream::Shared> stream;
+    // With a prefix cache.
+    sched::TenantId tenant = 0;
+    std::vector<cache::ImageSpan> images;
+    cache::KeyChain chain;
+    std::optional<cache::Hit> hit;  // from its first admission on: what it starts from is not given up
+    cache::Progress progress;
+    cache::Claim claim;
   };
-  // What the scheduler sees of the store: a pool without a prefix cache.
+  // What the scheduler sees of the store and the prefix cache.
   class View final : public sched::CacheView {
    public:
     explicit View(const Loop& loop) : loop_(loop) {}
@@ -48,6 +59,7 @@ class Engine::Loop {
     sched::Resume resume(RequestId request, const sched::Start& start) override;
     std::int64_t available_blocks() override;
     std::int64_t taken_blocks() override;
+    std::int64_t cut(RequestId request, std::int64_t from, std::int64_t to) override;
 
    private:
     const Loop& loop_;
@@ -69,7 +81,14 @@ class Engine::Loop {
   // With the lock held:
   void apply_cancels();
   void begin(const sched::StepPlan& plan, std::vector<Flight>& flights);
-  void open(Active& active);
+  void apply_preemptions();
+  void give_place_up(Active& active);
+  void open(Active& active, const sched::Admission& admission);
+  void refuse(const sched::Refused& refused);
+  // Enters what is full by now in the prefix cache.
+  void publish(Active& active);
+  cache::PrefixQuery query_of(const Active& active) const;
+  Result<sched::TenantId> tenant_of(const std::string& name);
   void settle(const sched::StepPlan& plan, std::vector<Flight>& flights, std::int64_t time_ns);
   void finish(Active& active, FinishReason reason, std::optional<std::int32_t> stop_id,
               std::optional<Error> error);
@@ -82,8 +101,11 @@ class Engine::Loop {
   StepRunner runner_;
   SamplerScratch scratch_;
   std::shared_ptr<const std::vector<std::uint8_t>> never_;
-  std::shared_ptr<EngineSignal> signal_;  // its mutex guards everything below
+  std::shared_ptr<EngineSignal> signal_;          // its mutex guards everything below
+  std::unique_ptr<cache::PrefixCache> prefixes_;  // null without one
+  std::map<std::string, sched::TenantId> tenants_;
   sched::Scheduler scheduler_;
+  std::vector<RequestId> preemptions_;
   std::map<RequestId, std::unique_ptr<Active>> active_;
   RequestId next_request_ = 1;
   std::uint64_t next_seed_;

@@ -190,6 +190,7 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   core.info.backend = core.device->capabilities();
   core.info.vocab = model.config.vocab;
   core.info.hidden = model.config.hidden;
+  core.info.cut_layer = model.config.cut_layer;
   core.info.replay = model.config.replayable();
   core.info.max_model_len = sizes.max_model_len;
   core.keep = model.checkpoint;

@@ -14,7 +14,10 @@ constexpr int kAnswer = 24;
 struct Answer {
   std::vector<std::int32_t> ids;
   std::vector<std::uint32_t> logprob_bits;
-  bool operator==(const Answer&) const = default;
+  std::int64_t cached = 0;  // not part of the comparison
+  bool operator==(const Answer& other) const {
+    return ids == other.ids && logprob_bits == other.logprob_bits;
+  }
 };
 
 Answer collect(runtime::Stream& stream) {
@@ -27,7 +30,9 @@ Answer collect(runtime::Stream& stream) {
       for (const auto& other : token->top)
         answer.logprob_bits.push_back(std::bit_cast<std::uint32_t>(other.logprob));
     } else {
-      EXPECT_EQ(std::get<runtime::Finish>(event).reason, runtime::FinishReason::kLength);
+      const auto& finish = std::get<runtime::Finish>(event);
+      EXPECT_EQ(finish.reason, runtime::FinishReason::kLength);
+      answer.cached = finish.usage.cached_tokens;
       return answer;
     }
   }
@@ -35,10 +40,13 @@ Answer collect(runtime::Stream& stream) {
 
 class EngineAgreement : public testing::TestWithParam<Variant> {
  protected:
-  static std::unique_ptr<runtime::Engine> engine(const Variant& variant, int prefill_chunk) {
+  static std::unique_ptr<runtime::Engine> engine(const Variant& variant, int prefill_chunk,
+                                                 bool prefixes = false) {
     runtime::EngineOptions options;
     options.prefill_chunk = prefill_chunk;
     options.step_log = true;
+    options.prefix.enabled = prefixes;
+    options.prefix.snapshots = 8;
     auto made = runtime::Engine::create(Subject(variant).take_core(), options);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return std::move(*made);
@@ -98,6 +106,79 @@ TEST_P(EngineAgreement, AloneAndInCompany) {
       const auto shared =
           std::count_if(log.begin(), log.end(), [](const auto& step) { return step.sequences > 1; });
       EXPECT_GT(shared, 10) << "of " << log.size() << " steps";
+    }
+  }
+}
+
+std::vector<runtime::Mode> modes_of(const Variant& variant) {
+  if (variant.set == "tiny41") return {runtime::Mode::kExact, runtime::Mode::kReplay};
+  return {runtime::Mode::kExact};
+}
+
+// Somebody has asked for the first 1, 2 or 3 blocks before. Exact: the same as cold. Replay: the same as with other steps
+// and company at the same boundary.
+TEST_P(EngineAgreement, AfterAHitOfEveryLength) {
+  for (const runtime::Mode mode : modes_of(GetParam())) {
+    const auto wanted = request(3 * 128 + 40, 5, 0.8, mode);
+    for (std::int64_t blocks = 1; blocks <= 3; ++blocks) {
+      const auto hit = [&](int prefill_chunk, int strangers) {
+        const auto cached = engine(GetParam(), prefill_chunk, true);
+        auto before = wanted;
+        before.prompt.resize(static_cast<std::size_t>(blocks * 128 + 7));
+        auto first = cached->submit(before);
+        EXPECT_TRUE(first.ok());
+        collect(*first);
+        std::vector<runtime::Stream> company;
+        for (int i = 0; i < strangers; ++i) {
+          auto stranger = cached->submit(request(50 + 40 * i, 30 + static_cast<std::uint32_t>(i), 0.5, mode));
+          EXPECT_TRUE(stranger.ok());
+          company.push_back(std::move(*stranger));
+        }
+        auto second = cached->submit(wanted);
+        EXPECT_TRUE(second.ok());
+        Answer answer = collect(*second);
+        EXPECT_EQ(answer.cached, blocks * 128);
+        return answer;
+      };
+      const Answer after = hit(0, 0);
+      EXPECT_EQ(hit(50, 4), after) << blocks << " blocks";
+      if (mode == runtime::Mode::kReplay) continue;
+      const auto plain = engine(GetParam(), 0);
+      auto cold = plain->submit(wanted);
+      ASSERT_TRUE(cold.ok());
+      EXPECT_EQ(collect(*cold), after) << blocks << " blocks";
+    }
+  }
+}
+
+// Its place is taken away after every token, in a warm and in a cold engine.
+TEST_P(EngineAgreement, PreemptedAtEveryStep) {
+  for (const runtime::Mode mode : modes_of(GetParam())) {
+    for (const bool prefixes : {false, true}) {
+      const auto wanted = request(200, 7, 0.8, mode);
+      const auto run = [&](bool preempts) {
+        const auto made = engine(GetParam(), 0, prefixes);
+        auto before = wanted;
+        before.prompt.resize(130);
+        auto first = made->submit(before);
+        EXPECT_TRUE(first.ok());
+        collect(*first);
+        auto stream = made->submit(wanted);
+        EXPECT_TRUE(stream.ok());
+        Answer answer;
+        for (;;) {
+          const runtime::Event event = stream->next();
+          const auto* token = std::get_if<runtime::Token>(&event);
+          if (token == nullptr) break;
+          answer.ids.push_back(token->id);
+          answer.logprob_bits.push_back(std::bit_cast<std::uint32_t>(token->logprob));
+          if (preempts) made->preempt(stream->id());
+        }
+        EXPECT_EQ(std::get<runtime::Finish>(stream->next()).usage.cached_tokens, prefixes ? 128 : 0);
+        EXPECT_EQ(made->stats().preemptions > 0, preempts);
+        return answer;
+      };
+      EXPECT_EQ(run(true), run(false)) << (prefixes ? "with" : "without") << " a prefix cache";
     }
   }
 }

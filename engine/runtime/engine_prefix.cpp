@@ -1,0 +1,162 @@
+// The engine's side of the prefix cache: what the scheduler is told of it, how a sequence starts from it and what enters it.
+#include "runtime/engine_prefix.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+#include "base/digest.h"
+#include "runtime/engine_loop.h"
+
+namespace deepinfer::runtime {
+
+std::vector<cache::ImageSpan> image_spans(const EmbedRows& embeds, int hidden) {
+  std::vector<cache::ImageSpan> spans;
+  const auto width = static_cast<std::size_t>(hidden);
+  for (std::size_t first = 0; first < embeds.positions.size();) {
+    std::size_t last = first + 1;
+    while (last < embeds.positions.size() && embeds.positions[last] == embeds.positions[last - 1] + 1)
+      ++last;
+    cache::ImageSpan span;
+    span.begin = embeds.positions[first];
+    span.end = span.begin + static_cast<std::int64_t>(last - first);
+    span.digest =
+        sha256({std::as_bytes(std::span(embeds.rows).subspan(first * width, (last - first) * width))});
+    spans.push_back(span);
+    first = last;
+  }
+  return spans;
+}
+
+namespace {
+
+// Order of tenants' numbers is the same in the cache and the scheduler: both count names as they come.
+constexpr std::size_t kMostTenants = 1024;
+
+}  // namespace
+
+Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
+  const auto known = tenants_.find(name);
+  if (known != tenants_.end()) return known->second;
+  if (tenants_.size() >= kMostTenants) {
+    return make_error(ErrorKind::kOverloaded,
+                      "cannot take a request of a new tenant: " + std::to_string(kMostTenants) + " are known",
+                      "tenants are customers, not users or sessions: use fewer names");
+  }
+  const auto id = static_cast<sched::TenantId>(tenants_.size());
+  if (prefixes_ != nullptr) {
+    DI_ASSIGN(const cache::TenantId cached, prefixes_->tenant(name));
+    DI_CHECK(cached == id);
+  }
+  tenants_.emplace(name, id);
+  return id;
+}
+
+sched::Hit Engine::Loop::View::find(RequestId request) {
+  const Active& active = *loop_.active_.at(request);
+  sched::Hit hit;
+  hit.start = active.start;
+  hit.reason = sched::HitReason::kDisabled;
+  if (loop_.prefixes_ == nullptr) return hit;
+  const cache::PrefixQuery query = loop_.query_of(active);
+  const cache::PrefixLook look = loop_.prefixes_->look(query);
+  hit.start =
+      sched::make_start(active.start.mode, query.prompt_tokens, look.tokens, loop_.options_.decoder_tokens);
+  // A replay from the first position computes what a cold request does.
+  const bool replays = active.start.mode == Mode::kReplay && hit.start.first > 0;
+  hit.start.lineage = replays ? cache::Lineage::kReplayed : cache::Lineage::kCold;
+  hit.idle_blocks = look.idle_blocks;
+  hit.reason = look.shortfall == cache::Shortfall::kNone ? sched::HitReason::kFull
+               : look.cached > look.tokens               ? sched::HitReason::kInexact
+                                                         : sched::HitReason::kNoMore;
+  if (const auto pending = loop_.prefixes_->pending(query, look))
+    hit.pending = sched::Pending{pending->request, pending->tokens};
+  return hit;
+}
+
+// The hit is referenced for the request's whole life, so its blocks are there.
+sched::Resume Engine::Loop::View::resume(RequestId /*request*/, const sched::Start& start) {
+  sched::Resume resume;
+  resume.position = start.first;
+  resume.held_blocks = start.hit / state::kBlockTokens;
+  return resume;
+}
+
+std::int64_t Engine::Loop::View::available_blocks() {
+  return loop_.core_.store->available_blocks();
+}
+
+std::int64_t Engine::Loop::View::taken_blocks() {
+  std::int64_t taken = 0;
+  for (const auto& [id, active] : loop_.active_)
+    if (active->sequence.has_value())
+      taken += static_cast<std::int64_t>(active->sequence->blocks().size()) -
+               active->start.hit / state::kBlockTokens;
+  return taken;
+}
+
+std::int64_t Engine::Loop::View::cut(RequestId request, std::int64_t from, std::int64_t to) {
+  if (loop_.prefixes_ == nullptr) return to;
+  const Active& active = *loop_.active_.at(request);
+  cache::Progress progress = active.progress;
+  if (!active.hit.has_value()) {  // it starts in this very plan
+    const cache::PrefixQuery query = loop_.query_of(active);
+    const cache::PrefixLook look = loop_.prefixes_->look(query);
+    progress.mode = query.mode;
+    progress.prompt_tokens = query.prompt_tokens;
+    progress.hit = look.tokens;
+    progress.branch = look.cached;
+  }
+  const std::int64_t boundary = loop_.prefixes_->wanted_boundary(progress, from);
+  return boundary > from ? std::min(to, boundary) : to;
+}
+
+cache::PrefixQuery Engine::Loop::query_of(const Active& active) const {
+  cache::PrefixQuery query;
+  query.tenant = active.tenant;
+  query.mode = active.start.mode == Mode::kExact ? cache::Mode::kExact : cache::Mode::kReplay;
+  query.chain = &active.chain;
+  query.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
+  return query;
+}
+
+void Engine::Loop::open(Active& active, const sched::Admission& admission) {
+  if (!admission.again) active.start = admission.start;
+  const std::vector<std::int32_t>& prompt = active.request.prompt;
+  const std::vector<std::int32_t>& ids = active.ids.empty() ? prompt : active.ids;
+  std::vector<std::uint8_t> image;
+  if (!active.request.embeds.empty()) {
+    image.assign(ids.size(), 0);
+    for (const std::int32_t position : active.request.embeds.positions)
+      image[static_cast<std::size_t>(position)] = 1;
+  }
+  cache::SequenceOptions options;
+  options.ids = ids;
+  options.image = image;
+  options.capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
+  if (prefixes_ != nullptr && !active.hit.has_value()) {
+    cache::PrefixQuery query = query_of(active);
+    query.at_most = active.start.hit;
+    active.hit.emplace(prefixes_->find(query));
+    stats_.cached_tokens += active.start.hit;
+  }
+  if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.start.hit);
+  auto sequence = active.start.hit > 0 ? prefixes_->adopt(*active.hit, options) : core_.store->start(options);
+  DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
+  active.sequence.emplace(std::move(*sequence));
+  if (prefixes_ == nullptr) return;
+  active.progress = prefixes_->begin(active.id, *active.hit);
+  active.claim = prefixes_->claim(active.chain, active.progress);
+}
+
+void Engine::Loop::publish(Active& active) {
+  if (prefixes_ == nullptr) return;
+  prefixes_->keys(active.tenant).extend(active.chain, {active.sequence->ids(), active.images});
+  prefixes_->publish(*active.sequence, active.chain, active.progress);
+}
+
+void Engine::Loop::refuse(const sched::Refused& refused) {
+  finish(*active_.at(refused.request), FinishReason::kFailed, std::nullopt, refused.why.error);
+}
+
+}  // namespace deepinfer::runtime
