@@ -71,6 +71,12 @@ Result<void> read_flag(const std::string& field, const nlohmann::json& value, bo
   return {};
 }
 
+Result<void> read_text(const std::string& field, const nlohmann::json& value, std::string& target) {
+  if (!value.is_string()) return wrong_type(field, value, "a text");
+  target = value.get<std::string>();
+  return {};
+}
+
 Result<void> read_id_list(const std::string& field, const nlohmann::json& value,
                           std::vector<std::int32_t>& target) {
   if (!value.is_array()) return wrong_type(field, value, "a list of token ids");
@@ -145,12 +151,18 @@ Result<void> apply_request_fields(const nlohmann::json& json, runtime::Request& 
       sampling.logprobs |= sampling.top_logprobs > 0;
     } else if (field == "mode") {
       DI_TRY(read_mode(value, request.mode));
+    } else if (field == "tenant") {
+      DI_TRY(read_text(field, value, request.tenant));
+    } else if (field == "priority") {
+      DI_TRY(read_integer(field, value, request.priority));
+    } else if (field == "deadline_ms") {
+      DI_TRY(read_integer(field, value, request.deadline_ms));
     } else {
       return make_error(
           ErrorKind::kInvalidArgument, "unknown field " + field,
           "known: ids, id, max_tokens, temperature, top_p, top_k, min_p, seed, repetition_penalty, "
           "presence_penalty, frequency_penalty, logit_bias, stop_ids, ignore_eos, logprobs, "
-          "top_logprobs, mode");
+          "top_logprobs, mode, tenant, priority, deadline_ms");
     }
   }
   return {};

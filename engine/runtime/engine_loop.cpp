@@ -121,6 +121,11 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
                     prompt_tokens, request.max_tokens, core_.info.max_model_len),
         "shorten the prompt, ask for fewer tokens, or raise --max-model-len");
   }
+  if (request.deadline_ms < 0) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("cannot run a request with a deadline of {} ms", request.deadline_ms),
+                      "a deadline counts from now; 0 means none");
+  }
   auto active = std::make_unique<Active>();
   active->max_tokens = request.max_tokens == 0 ? room : request.max_tokens;
   active->start = sched::make_start(mode, prompt_tokens, 0, options_.decoder_tokens);
