@@ -233,9 +233,8 @@ Hit PrefixCache::find(const PrefixQuery& query) {
   std::int32_t boundary = 0;
   for (const PieceId block : hit.blocks_) {
     store_.hold(block);
-    PrefixNode& node = tree_.node(block);
-    ++node.uses;
-    node.last_use = tick_;
+    touch(block, 1);
+    const PrefixNode& node = tree_.node(block);
     if (std::exchange(boundary, node.boundary) != node.boundary)
       hit.recipe_.push_back(node.boundary * kBlock);
   }
@@ -306,6 +305,16 @@ std::optional<Pending> PrefixCache::pending(const PrefixQuery& query, const Pref
   const auto most = std::min(last_usable(query.prompt_tokens), query.at_most / kBlock);
   return claims_.best({query.chain->contents().first(static_cast<std::size_t>(most)), look.tokens / kBlock,
                        query.mode == Mode::kExact});
+}
+
+// What a block is ordered by changes only while it is not in the order.
+void PrefixCache::touch(PieceId block, std::uint32_t uses) {
+  PrefixNode& node = tree_.node(block);
+  const bool listed = victims_.contains(block);
+  if (listed) victims_.remove(block, node.tenant);
+  node.uses += uses;
+  node.last_use = tick_;
+  if (listed) victims_.add(block, node);
 }
 
 void PrefixCache::update_victim(PieceId block) {

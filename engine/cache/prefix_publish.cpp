@@ -77,9 +77,8 @@ bool PrefixCache::enter_block(const Sequence& sequence, const KeyChain& chain, c
   const BlockKey key = with_lineage(chain.content(number), progress.lineage);
   const PieceId present = tree_.find(key);
   if (present != kNoPiece) {
-    PrefixNode& node = tree_.node(present);
-    if (present != own) ++node.uses;  // it would have been one, had it been there in time
-    node.last_use = tick_;
+    // Another's: a use that it would have had, had it been there in time.
+    touch(present, present == own ? 0 : 1);
     return true;
   }
   if (!make_room_for(progress.tenant, parent)) {
