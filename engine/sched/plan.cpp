@@ -208,7 +208,9 @@ bool Scheduler::advance_prefill(Draft& draft, Tenant& tenant) {
     if (live->step == draft.plan.step && live->part_closed) continue;
     if (extend(draft, *live) > 0) return true;
     if (draft.tokens_left == 0) return true;
-    if (live->step != draft.plan.step && share_.prefill_room(tenant) == 0) stalled_.push_back(live);
+    // The tenant may come round more than once.
+    const bool known = std::find(stalled_.begin(), stalled_.end(), live) != stalled_.end();
+    if (!known && live->step != draft.plan.step && share_.prefill_room(tenant) == 0) stalled_.push_back(live);
   }
   return false;
 }
@@ -424,6 +426,7 @@ void Scheduler::yield_stalled(Draft& draft) {
     });
     LiveRequest& live = **last;
     stalled_.erase(last);
+    if (live.step == draft.plan.step) continue;  // there was room for a part of it after all
     draft.missing -= draft.missing_places ? 1 : live.blocks;
     yield(draft, live);
   }

@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "cache/sequence.h"
@@ -12,7 +13,7 @@ namespace {
 constexpr std::int64_t kLeastRetryNs = 1'000'000;
 
 std::string seconds_text(double ns) {
-  const auto tenths = static_cast<std::int64_t>(ns / 1e8 + 0.5);
+  const std::int64_t tenths = std::llround(ns / 1e8);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
