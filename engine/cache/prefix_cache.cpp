@@ -233,9 +233,8 @@ Hit PrefixCache::find(const PrefixQuery& query) {
   std::int32_t boundary = 0;
   for (const PieceId block : hit.blocks_) {
     store_.hold(block);
-    PrefixNode& node = tree_.node(block);
-    ++node.uses;
-    node.last_use = tick_;
+    touch(block, 1);
+    const PrefixNode& node = tree_.node(block);
     if (std::exchange(boundary, node.boundary) != node.boundary)
       hit.recipe_.push_back(node.boundary * kBlock);
   }
@@ -308,6 +307,16 @@ std::optional<Pending> PrefixCache::pending(const PrefixQuery& query, const Pref
                        query.mode == Mode::kExact});
 }
 
+void PrefixCache::touch(PieceId block, std::uint32_t uses) {
+  PrefixNode& node = tree_.node(block);
+  const bool listed = victims_.contains(block);
+  if (listed) victims_.remove(block, node.tenant);
+  node.uses += uses;
+  node.proven = node.proven || uses > 0;
+  node.last_use = tick_;
+  if (listed) victims_.add(block, node);
+}
+
 void PrefixCache::update_victim(PieceId block) {
   const PrefixNode& node = tree_.node(block);
   const bool can_go = node.cached && node.leaf() && node.held == 0;
@@ -346,7 +355,9 @@ void PrefixCache::give_up(int blocks) {
 
 void PrefixCache::evict(PieceId block) {
   DI_CHECK(block != kNoPiece);
-  evicted_.remember(tree_.node(block).key);
+  const PrefixNode& node = tree_.node(block);
+  evicted_.remember(node.key);
+  victims_.note_age(tick_ - node.last_use);
   forget(block);
   store_.let_go(block);
 }

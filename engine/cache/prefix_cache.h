@@ -225,6 +225,7 @@ class PrefixCache : private BlockKeeper {
   bool keeps_state(const Progress& progress) const;
   bool is_regular(std::int64_t boundary) const;
 
+  void touch(PieceId block, std::uint32_t uses);
   void update_victim(PieceId block);
   void evict(PieceId block);
   void forget(PieceId block);      // takes a leaf out of the index; the store's reference stays

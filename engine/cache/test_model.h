@@ -91,8 +91,9 @@ inline std::vector<std::uint64_t> expected_rows(std::span<const std::int32_t> id
                                                 std::span<const std::int64_t> recipe) {
   std::vector<std::uint64_t> rows(ids.size()), windows(ids.size());
   std::int64_t begin = 0, floor = 0, written = 0;
-  for (std::size_t part = 0; part <= recipe.size(); ++part) {
-    const std::int64_t end = part < recipe.size() ? recipe[part] : static_cast<std::int64_t>(ids.size());
+  const auto size = static_cast<std::int64_t>(ids.size());
+  for (std::size_t part = 0; part <= recipe.size() && written < size; ++part) {
+    const std::int64_t end = part < recipe.size() ? std::min(recipe[part], size) : size;
     for (std::int64_t p = begin; p < end; ++p) {
       const auto at = static_cast<std::size_t>(p);
       windows[at] =
