@@ -10,6 +10,8 @@ namespace deepinfer::cache {
 namespace {
 
 constexpr std::size_t kTagsAPiece = 4;
+constexpr double kProvenBonus = 0.2;        // of the time that blocks stay
+constexpr double kStayWeight = 1.0 / 1000;  // of the newest eviction in the average
 
 std::uint64_t tag_of(const BlockKey& key) {
   std::uint64_t tag = 0;
@@ -94,7 +96,13 @@ void Victims::add_tenant() {
 }
 
 double Victims::priority(const PrefixNode& node) const {
-  return static_cast<double>(node.last_use);
+  const auto last_use = static_cast<double>(node.last_use);
+  return policy_ == Eviction::kFrequency && node.proven ? last_use + kProvenBonus * stay_ : last_use;
+}
+
+void Victims::note_age(std::uint64_t age) {
+  const auto newest = static_cast<double>(age);
+  stay_ = stay_ == 0 ? newest : stay_ + kStayWeight * (newest - stay_);
 }
 
 void Victims::add(PieceId block, const PrefixNode& node) {

@@ -10,7 +10,9 @@
 
 namespace deepinfer::cache {
 
-// kLru: the one that was in use longest ago. kFrequency: see docs/prefix_cache.md, with what was measured.
+// kLru: the one that was in use longest ago. kFrequency: the same, but a block whose chain has been hit before counts as
+// used later, by a fifth of the time for which blocks stay unused before they are evicted. So prompts that come once do not
+// push conversations out (measured: docs/prefix_cache.md).
 enum class Eviction : std::uint8_t { kLru, kFrequency };
 
 std::string_view eviction_name(Eviction policy);
@@ -56,6 +58,8 @@ class Victims {
   void add(PieceId block, const PrefixNode& node);
   void remove(PieceId block, TenantId tenant);
   bool contains(PieceId block) const { return places_[static_cast<std::size_t>(block)] >= 0; }
+  // A block is evicted that was last in use `age` ticks ago.
+  void note_age(std::uint64_t age);
   PieceId first() const { return all_.first(); }
   PieceId first_of(TenantId tenant) const { return tenants_[static_cast<std::size_t>(tenant)].first(); }
 
@@ -63,6 +67,7 @@ class Victims {
   double priority(const PrefixNode& node) const;
 
   Eviction policy_;
+  double stay_ = 0;  // ticks for which blocks stay unused before they are evicted: a moving average
   std::vector<double> priorities_;                    // [pieces]
   std::vector<std::int32_t> places_, tenant_places_;  // [pieces] in the heaps; -1: not there
   PieceHeap all_;

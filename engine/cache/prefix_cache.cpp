@@ -307,12 +307,12 @@ std::optional<Pending> PrefixCache::pending(const PrefixQuery& query, const Pref
                        query.mode == Mode::kExact});
 }
 
-// What a block is ordered by changes only while it is not in the order.
 void PrefixCache::touch(PieceId block, std::uint32_t uses) {
   PrefixNode& node = tree_.node(block);
   const bool listed = victims_.contains(block);
   if (listed) victims_.remove(block, node.tenant);
   node.uses += uses;
+  node.proven = node.proven || uses > 0;
   node.last_use = tick_;
   if (listed) victims_.add(block, node);
 }
@@ -355,7 +355,9 @@ void PrefixCache::give_up(int blocks) {
 
 void PrefixCache::evict(PieceId block) {
   DI_CHECK(block != kNoPiece);
-  evicted_.remember(tree_.node(block).key);
+  const PrefixNode& node = tree_.node(block);
+  evicted_.remember(node.key);
+  victims_.note_age(tick_ - node.last_use);
   forget(block);
   store_.let_go(block);
 }

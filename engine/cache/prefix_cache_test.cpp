@@ -415,6 +415,30 @@ TEST_F(PrefixCacheTest, TheOldestUnheldLeafGoesFirstAndHitsAreSafe) {
   EXPECT_EQ(cache_->stats().evicted_pool, 4);
 }
 
+// How many prompts that come once it takes until a conversation has lost a block.
+TEST_F(PrefixCacheTest, AConversationOutlivesPromptsThatComeOnce) {
+  const auto survives = [&](Eviction eviction) {
+    make([&](auto& options) { options.eviction = eviction; }, 100);
+    std::uint32_t seed = 100;
+    const auto once = [&] { run(prompt(257, seed++), Mode::kReplay); };
+    for (int i = 0; i < 100; ++i)
+      once();
+    { run(prompt(400, 1), Mode::kReplay); }
+    { run(prompt(500, 1), Mode::kReplay); }
+    Request again = arrive(prompt(520, 1), Mode::kReplay);
+    int count = 0;
+    for (; count < 200 && look(again).tokens == 384; ++count)
+      once();
+    return count;
+  };
+  const int lru = survives(Eviction::kLru);
+  const int frequency = survives(Eviction::kFrequency);
+  EXPECT_GT(lru, 40);
+  EXPECT_LT(lru, 50);
+  EXPECT_GT(frequency, lru * 11 / 10);
+  EXPECT_LT(frequency, lru * 14 / 10);
+}
+
 TEST_F(PrefixCacheTest, ASequenceHoldsItsOwnCopiesAndTheTreeItsParents) {
   // b computes what a has published, then goes on below a's blocks: these cannot go while b's can't.
   const auto ids = prompt(700);

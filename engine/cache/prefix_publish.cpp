@@ -55,6 +55,8 @@ void PrefixCache::insert(PieceId block, const BlockKey& key, PieceId parent, con
   PrefixNode& node = tree_.insert(block, key, parent);
   node.tenant = progress.tenant;
   node.last_use = tick_;
+  // A chain that goes on inherits its standing; a branch has to earn its own.
+  node.proven = parent != kNoPiece && node.next == kNoPiece && tree_.node(parent).proven;
   if (progress.lineage == Lineage::kReplayed)
     node.boundary = static_cast<std::int32_t>(progress.hit / kBlock);
   if (options_.verify)
@@ -77,8 +79,8 @@ bool PrefixCache::enter_block(const Sequence& sequence, const KeyChain& chain, c
   const BlockKey key = with_lineage(chain.content(number), progress.lineage);
   const PieceId present = tree_.find(key);
   if (present != kNoPiece) {
-    // Another's: a use that it would have had, had it been there in time.
-    touch(present, present == own ? 0 : 1);
+    touch(present,
+          present == own ? 0 : 1);  // another's: a use that it would have had, had it been there in time
     return true;
   }
   if (!make_room_for(progress.tenant, parent)) {

@@ -29,6 +29,7 @@ struct PrefixNode {
   std::uint64_t last_use = 0;  // of the cache's clock
   std::uint64_t checksum = 0;  // with the canary on
   bool cached = false;
+  bool proven = false;  // it, or the chain that it alone goes on with, has been hit
   bool leaf() const { return child == kNoPiece; }
 };
 
