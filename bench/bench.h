@@ -47,5 +47,7 @@ Result<std::vector<Row>> run_cpu_decode(const Options& options);
 Result<std::vector<Row>> run_cpu_prefill(const Options& options);
 // Time to plan a step (sched.cpp).
 Result<std::vector<Row>> run_sched(const Options& options);
+// Time to look a prompt up in the prefix cache (prefix_index.cpp).
+Result<std::vector<Row>> run_prefix_index(const Options& options);
 
 }  // namespace deepinfer::bench

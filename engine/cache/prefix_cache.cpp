@@ -124,60 +124,95 @@ Shortfall PrefixCache::why_missing(const BlockKey& content, Mode mode) const {
   return was_here ? Shortfall::kEvicted : Shortfall::kNotCached;
 }
 
+// A block is evicted before the one that it follows, so along a chain the cached ones come first: a search by halves
+// touches a dozen keys where a walk would touch all.
+std::int64_t PrefixCache::first_missing(const KeyChain& chain, Lineage lineage, std::int64_t from,
+                                        std::int64_t limit) const {
+  const auto missing = [&](std::int64_t block) {
+    return tree_.find(with_lineage(chain.content(block), lineage)) == kNoPiece;
+  };
+  if (from == limit || !missing(limit - 1)) return limit;
+  std::int64_t low = from, high = limit - 1;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (missing(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 PrefixCache::Path PrefixCache::walk(const PrefixQuery& query) const {
   DI_CHECK(query.prompt_tokens >= 1 && query.at_most >= 0);
   const std::int64_t whole = last_usable(query.prompt_tokens);
-  DI_CHECK_MSG(query.chain->blocks() >= whole, "a query brings the keys of its whole prompt");
-  const bool exact = query.mode == Mode::kExact;
-  const auto contents = query.chain->contents();
+  const KeyChain& chain = *query.chain;
+  DI_CHECK_MSG(chain.blocks() >= whole, "a query brings the keys of its whole prompt");
 
   Path path;
-  path.limit = std::min(whole, query.at_most / kBlock);
-  PieceId stated = kNoPiece;
-  std::int64_t restorable = 0;
-  for (; path.cached < path.limit; ++path.cached) {
-    const PieceId block = tree_.find(contents[static_cast<std::size_t>(path.cached)]);
-    if (block == kNoPiece) break;
-    path.last = block;
-    if (!exact || (!snapshots_.needless() && tree_.node(block).snapshot == kNoSnapshot)) continue;
-    stated = block;
-    restorable = path.cached + 1;
+  const std::int64_t limit = std::min(whole, query.at_most / kBlock);
+  path.cached = first_missing(chain, Lineage::kCold, 0, limit);
+  path.usable = path.cached;
+  if (path.cached > 0) path.last = tree_.find(chain.content(path.cached - 1));
+  if (query.mode == Mode::kExact && !snapshots_.needless()) {
+    while (path.last != kNoPiece && tree_.node(path.last).snapshot == kNoSnapshot) {
+      path.last = tree_.node(path.last).parent;
+      --path.usable;
+    }
   }
-  // Replayed blocks serve only where they lead further than cold ones.
-  for (; !exact && path.cached < path.limit; ++path.cached) {
-    const BlockKey& content = contents[static_cast<std::size_t>(path.cached)];
-    const PieceId block = tree_.find(with_lineage(content, Lineage::kReplayed));
-    if (block == kNoPiece) break;
-    path.last = block;
+  if (query.mode == Mode::kReplay) {
+    // Replayed blocks serve only where they lead further than cold ones.
+    path.usable = first_missing(chain, Lineage::kReplayed, path.cached, limit);
+    if (path.usable > path.cached)
+      path.last = tree_.find(with_lineage(chain.content(path.usable - 1), Lineage::kReplayed));
+    path.cached = path.usable;
   }
-  path.usable = exact ? restorable : path.cached;
-  if (exact) path.last = stated;
   if (path.usable < path.cached) {
     path.shortfall = Shortfall::kNoState;
-  } else if (path.cached < path.limit) {
-    path.shortfall = why_missing(contents[static_cast<std::size_t>(path.cached)], query.mode);
-  } else if (path.limit < whole) {
+  } else if (path.cached < limit) {
+    path.shortfall = why_missing(chain.content(path.cached), query.mode);
+  } else if (limit < whole) {
     path.shortfall = Shortfall::kLimit;
   }
   return path;
 }
 
-PrefixLook PrefixCache::look_of(const Path& path) const {
+// Whoever holds a block holds those before it, so the idle ones are the last ones.
+std::int64_t PrefixCache::idle_blocks(const KeyChain& chain, const Path& path) const {
+  if (path.last == kNoPiece) return 0;
+  if (lineage_of(tree_.node(path.last).key) == Lineage::kReplayed) {
+    std::int64_t idle = 0;
+    for (PieceId block = path.last; block != kNoPiece && tree_.node(block).held == 0;
+         block = tree_.node(block).parent) {
+      ++idle;
+    }
+    return idle;
+  }
+  std::int64_t low = 0, high = path.usable;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (tree_.node(tree_.find(chain.content(middle))).held == 0) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return path.usable - low;
+}
+
+PrefixLook PrefixCache::look_of(const PrefixQuery& query, const Path& path) const {
   PrefixLook look;
   look.tokens = path.usable * kBlock;
   look.cached = path.cached * kBlock;
+  look.idle_blocks = idle_blocks(*query.chain, path);
   look.shortfall = path.shortfall;
   if (path.last != kNoPiece) look.lineage = lineage_of(tree_.node(path.last).key);
-  // Whoever holds a block holds those before it.
-  for (PieceId block = path.last; block != kNoPiece && tree_.node(block).held == 0;
-       block = tree_.node(block).parent) {
-    ++look.idle_blocks;
-  }
   return look;
 }
 
 PrefixLook PrefixCache::look(const PrefixQuery& query) const {
-  return look_of(walk(query));
+  return look_of(query, walk(query));
 }
 
 void PrefixCache::collect(const Path& path, std::vector<PieceId>& blocks) const {
@@ -229,12 +264,13 @@ Hit PrefixCache::find(const PrefixQuery& query) {
   ++hits_;
   hit.query_ = query;
   hit.query_.chain = nullptr;
-  hit.look_ = look_of(path);
+  hit.look_ = look_of(query, path);
   std::int32_t boundary = 0;
   for (const PieceId block : hit.blocks_) {
     store_.hold(block);
     touch(block, 1);
     const PrefixNode& node = tree_.node(block);
+    if (lineage_of(node.key) == Lineage::kCold) continue;
     if (std::exchange(boundary, node.boundary) != node.boundary)
       hit.recipe_.push_back(node.boundary * kBlock);
   }

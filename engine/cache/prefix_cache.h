@@ -188,7 +188,6 @@ class PrefixCache : private BlockKeeper {
   };
   // What a query finds. Counts are blocks.
   struct Path {
-    std::int64_t limit = 0;  // that a hit could have at most
     std::int64_t usable = 0;
     std::int64_t cached = 0;
     PieceId last = kNoPiece;  // the last usable one
@@ -203,8 +202,12 @@ class PrefixCache : private BlockKeeper {
   void on_idle(PieceId block) override;
 
   Path walk(const PrefixQuery& query) const;
+  // The first block in [from, limit) that is not cached in the lineage; limit if all are.
+  std::int64_t first_missing(const KeyChain& chain, Lineage lineage, std::int64_t from,
+                             std::int64_t limit) const;
+  std::int64_t idle_blocks(const KeyChain& chain, const Path& path) const;
   Shortfall why_missing(const BlockKey& content, Mode mode) const;
-  PrefixLook look_of(const Path& path) const;
+  PrefixLook look_of(const PrefixQuery& query, const Path& path) const;
   // Fills `blocks` with those of the path, first to last.
   void collect(const Path& path, std::vector<PieceId>& blocks) const;
   // The first of the blocks, or else the state at their end, that is not what it was; it is dropped.

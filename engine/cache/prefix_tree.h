@@ -13,23 +13,25 @@ namespace deepinfer::cache {
 
 using TenantId = std::int32_t;
 
-struct PrefixNode {
+// The first 64 bytes are all that a hit looks at.
+struct alignas(64) PrefixNode {
   BlockKey key{};
   PieceId parent = kNoPiece;  // kNoPiece: the first block of a prefix
   PieceId child = kNoPiece;   // any of its children; the others follow by `next`
-  PieceId next = kNoPiece, previous = kNoPiece;
   // 1 if somebody beside the cache holds the block, plus the number of children where this is not 0. At 0 nothing below
   // it is in use, so all of it can go, children first.
   std::int32_t held = 0;
-  std::int32_t depth = 0;     // blocks before it
-  std::int32_t boundary = 0;  // blocks: the hit from which its rows were computed; 0 for a cold block
-  TenantId tenant = 0;        // who published it
   SnapshotId snapshot = kNoSnapshot;
-  std::uint32_t uses = 0;      // finds that took it over
   std::uint64_t last_use = 0;  // of the cache's clock
-  std::uint64_t checksum = 0;  // with the canary on
+  std::uint32_t uses = 0;      // finds that took it over
   bool cached = false;
   bool proven = false;  // it, or the chain that it alone goes on with, has been hit
+
+  std::int32_t depth = 0;     // blocks before it
+  std::int32_t boundary = 0;  // blocks: the hit from which its rows were computed; 0 for a cold block
+  PieceId next = kNoPiece, previous = kNoPiece;
+  TenantId tenant = 0;         // who published it
+  std::uint64_t checksum = 0;  // with the canary on
   bool leaf() const { return child == kNoPiece; }
 };
 
@@ -39,9 +41,6 @@ class PrefixTree {
 
   // The block of a key, or kNoPiece.
   PieceId find(const BlockKey& key) const;
-  // Brings the slot of a key that is about to be looked for into the cache.
-  void prefetch(const BlockKey& key) const { __builtin_prefetch(&slots_[home(key)]); }
-
   // A new leaf below `parent` (kNoPiece: at the top), not held. The key must be new, the parent cached.
   PrefixNode& insert(PieceId block, const BlockKey& key, PieceId parent);
   // Takes a leaf out.
