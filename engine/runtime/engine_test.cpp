@@ -270,7 +270,12 @@ TEST(Engine, CancelFreesEverything) {
   }
   for (std::size_t i = 0; i < streams.size(); i += 2) {
     const Answer answer = collect(streams[i]);
-    EXPECT_EQ(answer.finish.reason, FinishReason::kCancelled);
+    // On a busy machine the engine may be done before the cancel comes.
+    if (answer.finish.reason == FinishReason::kLength) {
+      EXPECT_EQ(answer.ids.size(), 50U);
+    } else {
+      EXPECT_EQ(answer.finish.reason, FinishReason::kCancelled);
+    }
     EXPECT_EQ(answer.finish.usage.completion_tokens, static_cast<std::int64_t>(answer.ids.size()));
   }
   streams.clear();  // the rest is dropped without a word
@@ -281,6 +286,7 @@ TEST(Engine, CancelFreesEverything) {
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.submitted, 40);
   EXPECT_EQ(stats.finished + stats.cancelled, 40);
+  EXPECT_GT(stats.cancelled, 0);
   EXPECT_EQ(stats.failed, 0);
 }
 
