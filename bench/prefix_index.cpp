@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <random>
 
 #include "bench/bench.h"
+#include "cache/host_storage.h"
 #include "cache/prefix_cache.h"
 
 namespace deepinfer::bench {
@@ -19,26 +18,6 @@ constexpr std::int64_t kPromptTokens = 100'000;
 constexpr std::int64_t kNewTokens = 2'000;
 constexpr int kPoolBlocks = 200'000;  // an index of a realistic size: it does not fit a core's caches
 constexpr double kLimitHashedUs = 700, kLimitLookUs = 100, kLimitRememberedUs = 50;
-
-class PlainStorage : public cache::Storage {
- public:
-  Result<std::byte*> allocate(std::size_t bytes, const std::string& tag) override {
-    auto* const address = static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
-    if (address == nullptr) return make_error(ErrorKind::kOutOfMemory, "no memory for " + tag);
-    std::memset(address, 0, bytes);
-    return address;
-  }
-  void release(std::byte* address, std::size_t /*bytes*/, const std::string& /*tag*/) override {
-    std::free(address);
-  }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
-    std::memcpy(to, from, bytes);
-  }
-  void write(std::byte* to, std::span<const std::byte> from) override {
-    std::memcpy(to, from.data(), from.size());
-  }
-  void fill(std::byte* to, std::uint8_t value, std::size_t bytes) override { std::memset(to, value, bytes); }
-};
 
 // Blocks of one row each: the index is what is measured.
 state::Registry one_row_registry() {
@@ -70,7 +49,7 @@ class Index {
  public:
   static Result<std::unique_ptr<Index>> create() {
     auto index = std::make_unique<Index>();
-    DI_ASSIGN(index->store_, cache::Store::create(std::make_unique<PlainStorage>(), one_row_registry(),
+    DI_ASSIGN(index->store_, cache::Store::create(std::make_unique<cache::HostStorage>(), one_row_registry(),
                                                   {kPoolBlocks, 1, false}));
     cache::PrefixCacheOptions options;
     options.secret = "bench";

@@ -16,8 +16,9 @@ struct Armed {
 
 std::mutex mutex;
 std::map<std::string, Armed, std::less<>>& points() {
-  static std::map<std::string, Armed, std::less<>> armed;
-  return armed;
+  static auto* const armed =
+      new std::map<std::string, Armed, std::less<>>;  // outlives every object that asks
+  return *armed;
 }
 
 }  // namespace

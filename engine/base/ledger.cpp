@@ -83,8 +83,9 @@ std::string Ledger::report_locked() const {
 }
 
 Ledger& host_ledger() {
-  static Ledger ledger("host memory");
-  return ledger;
+  // Never destroyed: whatever a static object of the process still holds at exit is given back to it.
+  static auto* const ledger = new Ledger("host memory");
+  return *ledger;
 }
 
 Result<LedgerClaim> LedgerClaim::take(Ledger& ledger, std::string_view tag, std::uint64_t bytes) {

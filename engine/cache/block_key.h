@@ -29,6 +29,11 @@ namespace deepinfer::cache {
 
 using BlockKey = Sha256Digest;
 
+// How a request computes its prompt (design.md section 5). kExact: every token runs every layer, a hit restores all state.
+// kReplay: the decoder half runs on the last prompt tokens only, and a hit rebuilds the windows by re-running the last
+// 128 cached tokens.
+enum class Mode : std::uint8_t { kExact, kReplay };
+
 enum class Lineage : std::uint8_t {
   kCold = 0,      // its whole chain was computed without a hit, or with exact ones
   kReplayed = 1,  // it, or a block before it, was computed by a request that replayed

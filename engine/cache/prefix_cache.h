@@ -223,6 +223,10 @@ class PrefixCache : private BlockKeeper {
                    std::int64_t number);
   void insert(PieceId block, const BlockKey& key, PieceId parent, const Progress& progress);
   bool make_room_for(TenantId tenant, PieceId parent);
+  // What follows a block keeps it from being evicted. So that publishing never takes away a block that the pool could have
+  // had, idle copies of the blocks before `number` are exchanged for the sequence's own.
+  void exchange_idle_copies(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
+                            std::int64_t number);
   void keep_state(const Sequence& sequence, const KeyChain& chain, Progress& progress);
   void replace_rolling(const KeyChain& chain, const Progress& progress);
   bool keeps_state(const Progress& progress) const;

@@ -21,16 +21,7 @@ std::vector<std::int32_t> prompt(int count, std::uint32_t seed = 1) {
   return ids;
 }
 
-// One request from arrival to its end. Declared in the order that destruction needs.
-struct Request {
-  std::vector<std::int32_t> ids;
-  PrefixQuery query;
-  KeyChain chain;
-  std::optional<Hit> hit;
-  Progress progress;
-  std::optional<Claim> claim;
-  std::optional<Sequence> sequence;
-};
+using Request = test::TestRequest;
 
 class PrefixCacheTest : public testing::Test {
  protected:

@@ -51,6 +51,31 @@ bool PrefixCache::make_room_for(TenantId tenant, PieceId parent) {
   return owner.blocks < owner.quota;
 }
 
+void PrefixCache::exchange_idle_copies(const Sequence& sequence, const KeyChain& chain,
+                                       const Progress& progress, std::int64_t number) {
+  if (progress.lineage != Lineage::kCold) return;  // a replayed block follows blocks that its sequence holds
+  const auto copy_of = [&](std::int64_t before) {
+    const PieceId copy = tree_.find(chain.content(before));
+    const bool own = copy == sequence.blocks()[static_cast<std::size_t>(before)];
+    return own || copy == kNoPiece || tree_.node(copy).held > 0 ? kNoPiece : copy;
+  };
+  std::int64_t first = number;  // above one that is in use, all are
+  while (first > progress.hit / kBlock && copy_of(first - 1) != kNoPiece)
+    --first;
+  for (; first < number; ++first) {
+    const PieceId own = sequence.blocks()[static_cast<std::size_t>(first)];
+    const PieceId copy = tree_.find(chain.content(first));
+    if (victims_.contains(copy)) victims_.remove(copy, tree_.node(copy).tenant);
+    tree_.replace(copy, own);
+    const SnapshotId snapshot = tree_.node(own).snapshot;
+    if (snapshot != kNoSnapshot) snapshots_.set_owner(snapshot, own);
+    store_.keep(own);
+    tree_.hold(own);
+    store_.let_go(copy);
+    ++stats_.exchanged;
+  }
+}
+
 void PrefixCache::insert(PieceId block, const BlockKey& key, PieceId parent, const Progress& progress) {
   PrefixNode& node = tree_.insert(block, key, parent);
   node.tenant = progress.tenant;
@@ -70,7 +95,7 @@ void PrefixCache::insert(PieceId block, const BlockKey& key, PieceId parent, con
 
 bool PrefixCache::enter_block(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
                               std::int64_t number) {
-  const PieceId parent = number == 0 ? kNoPiece : parent_of(sequence, chain, progress, number);
+  PieceId parent = number == 0 ? kNoPiece : parent_of(sequence, chain, progress, number);
   if (number > 0 && parent == kNoPiece) {
     ++stats_.refused_parent;
     return false;
@@ -83,6 +108,8 @@ bool PrefixCache::enter_block(const Sequence& sequence, const KeyChain& chain, c
           present == own ? 0 : 1);  // another's: a use that it would have had, had it been there in time
     return true;
   }
+  exchange_idle_copies(sequence, chain, progress, number);
+  if (number > 0) parent = parent_of(sequence, chain, progress, number);
   if (!make_room_for(progress.tenant, parent)) {
     ++stats_.refused_quota;
     return false;

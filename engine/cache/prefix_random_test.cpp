@@ -110,16 +110,7 @@ struct Listing {
   }
 };
 
-// Destroyed last to first: the sequence goes before the claim and the hit.
-struct Active {
-  std::vector<std::int32_t> ids;
-  PrefixQuery query;
-  KeyChain chain;
-  std::optional<Hit> hit;
-  Progress progress;
-  std::optional<Claim> claim;
-  std::optional<Sequence> sequence;
-};
+using test::TestRequest;
 
 class Schedule {
  public:
@@ -168,7 +159,7 @@ class Schedule {
 
  private:
   static constexpr int kSequences = 5;
-  using Place = std::list<Active>::iterator;
+  using Place = std::list<TestRequest>::iterator;
 
   int pick(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
   Place some_active() { return std::next(active_.begin(), pick(static_cast<int>(active_.size()))); }
@@ -215,7 +206,7 @@ class Schedule {
   }
 
   void arrive() {
-    Active& request = active_.emplace_back();
+    TestRequest& request = active_.emplace_back();
     request.ids = some_prompt();
     request.query = {tenants_[pick(4) == 0 ? 1U : 0U], pick(3) == 0 ? Mode::kExact : Mode::kReplay,
                      &request.chain, static_cast<std::int64_t>(request.ids.size())};
@@ -230,7 +221,7 @@ class Schedule {
     if (const auto pending = cache_->pending(request.query, seen)) {
       EXPECT_GT(pending->tokens, seen.tokens);
       EXPECT_LT(pending->tokens, request.query.prompt_tokens);
-      EXPECT_TRUE(std::any_of(active_.begin(), active_.end(), [&](const Active& other) {
+      EXPECT_TRUE(std::any_of(active_.begin(), active_.end(), [&](const TestRequest& other) {
         return other.progress.request == pending->request;
       }));
     }
@@ -248,14 +239,14 @@ class Schedule {
     open(request);
   }
 
-  void open(Active& request) {
+  void open(TestRequest& request) {
     const SequenceOptions options{request.ids, {}, static_cast<std::int64_t>(request.ids.size()) + 600};
     auto sequence = request.hit->tokens() > 0 ? cache_->adopt(*request.hit, options) : store_->start(options);
     ASSERT_TRUE(sequence.ok()) << sequence.error().message();
     request.sequence.emplace(std::move(*sequence));
   }
 
-  bool reserve(Active& request, std::int64_t tokens) {
+  bool reserve(TestRequest& request, std::int64_t tokens) {
     Listing before(*cache_, *store_);
     const bool done = request.sequence->reserve(tokens).ok();
     const auto gone = static_cast<int>(before.entries.size()) - cache_->cached_blocks();
@@ -272,7 +263,7 @@ class Schedule {
     return done;
   }
 
-  void step(Active& request) {
+  void step(TestRequest& request) {
     Sequence& sequence = *request.sequence;
     if (sequence.known() == sequence.length()) {
       if (sequence.known() + 20 > sequence.capacity()) return;
@@ -290,17 +281,19 @@ class Schedule {
     publish(request);
   }
 
-  void compute(Active& request, std::int64_t tokens) {
+  void compute(TestRequest& request, std::int64_t tokens) {
     Sequence& sequence = *request.sequence;
     const bool replay = request.query.mode == Mode::kReplay;
     test::run_step(*store_, sequence, tokens, replay ? sequence.first() : 0);
   }
 
-  void publish(Active& request) {
+  void publish(TestRequest& request) {
     const Sequence& sequence = *request.sequence;
     cache_->keys(request.query.tenant)
         .extend(request.chain, {sequence.ids().first(static_cast<std::size_t>(sequence.length())), {}});
+    const int available = cache_->available_blocks();
     cache_->publish(sequence, request.chain, request.progress);
+    EXPECT_GE(cache_->available_blocks(), available) << "a promised block is not there any more";
     const int cached = cache_->cached_blocks(), snapshots = cache_->snapshots();
     cache_->publish(sequence, request.chain, request.progress);
     EXPECT_EQ(cache_->cached_blocks(), cached) << "publishing again changes nothing";
@@ -308,7 +301,7 @@ class Schedule {
   }
 
   // Up to eight tokens are computed past the end of the answer, and some of them rejected, before anything is published.
-  void draft(Active& request) {
+  void draft(TestRequest& request) {
     Sequence& sequence = *request.sequence;
     const auto prompt = static_cast<std::int64_t>(request.ids.size());
     if (sequence.length() < prompt || sequence.known() != sequence.length()) return;
@@ -323,7 +316,7 @@ class Schedule {
   }
 
   // The request starts again from its hit, whose blocks it has kept.
-  void preempt(Active& request) {
+  void preempt(TestRequest& request) {
     expect_rows(request);
     request.claim.reset();
     request.sequence.reset();
@@ -337,7 +330,7 @@ class Schedule {
     active_.erase(place);
   }
 
-  static void expect_rows(const Active& request) {
+  static void expect_rows(const TestRequest& request) {
     const Sequence& sequence = *request.sequence;
     const auto rows = test::expected_rows(sequence.ids().first(static_cast<std::size_t>(sequence.length())),
                                           request.hit->recipe());
@@ -363,7 +356,7 @@ class Schedule {
   std::unique_ptr<PrefixCache> cache_;
   std::vector<TenantId> tenants_;
   std::vector<std::vector<std::int32_t>> bases_;
-  std::list<Active> active_;
+  std::list<TestRequest> active_;
   RequestId requests_ = 0;
 };
 

@@ -9,8 +9,7 @@ namespace deepinfer::cache {
 
 // sched::Mode's meaning (sched/start.h): exact hits restore all state, replay hits rebuild windows by running the last 128
 // cached tokens again.
-enum class Mode : std::uint8_t { kExact, kReplay };
-inline constexpr int kModes = 2;
+inline constexpr int kModes = 2;  // of Mode
 
 // Why a hit is not longer.
 enum class Shortfall : std::uint8_t {
@@ -38,6 +37,7 @@ struct ModeStats {
 struct PrefixStats {
   std::array<ModeStats, kModes> modes{};
   std::int64_t published_cold = 0, published_replayed = 0;  // blocks
+  std::int64_t exchanged = 0;      // cached blocks that a sequence's own copies took the place of
   std::int64_t refused_quota = 0;  // blocks not published: the tenant's quota is in use
   std::int64_t refused_parent =
       0;  // replayed blocks not published: their parent in the cache is another computation

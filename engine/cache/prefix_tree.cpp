@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -93,6 +94,24 @@ void PrefixTree::erase(PieceId block) {
   entry = {};
   --size_;
   --spare_;
+}
+
+void PrefixTree::replace(PieceId old, PieceId fresh) {
+  PrefixNode& entry = node(old);
+  DI_CHECK(entry.cached && !node(fresh).cached);
+  std::size_t at = home(entry.key);
+  while (slots_[at].block != old)
+    at = (at + 1) & (slots_.size() - 1);
+  slots_[at].block = fresh;
+  for (PieceId child = entry.child; child != kNoPiece; child = node(child).next)
+    node(child).parent = fresh;
+  if (entry.next != kNoPiece) node(entry.next).previous = fresh;
+  if (entry.previous != kNoPiece) {
+    node(entry.previous).next = fresh;
+  } else if (entry.parent != kNoPiece) {
+    node(entry.parent).child = fresh;
+  }
+  node(fresh) = std::exchange(entry, {});
 }
 
 void PrefixTree::hold(PieceId block) {

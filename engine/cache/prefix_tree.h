@@ -45,6 +45,9 @@ class PrefixTree {
   PrefixNode& insert(PieceId block, const BlockKey& key, PieceId parent);
   // Takes a leaf out.
   void erase(PieceId block);
+  // `fresh`, which is not cached, takes the place of `old`, which nobody beside the cache holds: key, children and all.
+  // Not held by itself yet.
+  void replace(PieceId old, PieceId fresh);
   // Somebody beside the cache holds the block now; nobody does any more.
   void hold(PieceId block);
   void idle(PieceId block);

@@ -53,6 +53,7 @@ class Snapshots {
   std::uint64_t kept_checksum(SnapshotId id) const { return entry(id).checksum; }
   void set_checksum(SnapshotId id) { entry(id).checksum = checksum(id); }
   PieceId owner(SnapshotId id) const { return entry(id).owner; }
+  void set_owner(SnapshotId id, PieceId owner) { entry(id).owner = owner; }  // another copy of the same block
 
  private:
   struct Range {  // of the private area, and where it lies in a snapshot

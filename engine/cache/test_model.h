@@ -6,12 +6,26 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "cache/prefix_cache.h"
 #include "cache/sequence.h"
 
 namespace deepinfer::cache::test {
+
+// One request from arrival to its end. Declared in the order that destruction needs: the sequence goes before the claim
+// and the hit.
+struct TestRequest {
+  std::vector<std::int32_t> ids;
+  PrefixQuery query;
+  KeyChain chain;
+  std::optional<Hit> hit;
+  Progress progress;
+  std::optional<Claim> claim;
+  std::optional<Sequence> sequence;
+};
 
 constexpr std::int64_t kTestWindow = 128;
 constexpr std::int64_t kTestRing = kTestWindow + state::kMaxDrafts;

@@ -237,6 +237,7 @@ void Engine::Loop::give_place_up(Active& active) {
   active.ids.assign(ids.begin(), ids.end());
   active.claim.end();
   active.sequence.reset();
+  if (active.start.mode == Mode::kExact) active.hit.reset();
 }
 
 void Engine::Loop::begin(const sched::StepPlan& plan, std::vector<Flight>& flights) {
@@ -250,6 +251,7 @@ void Engine::Loop::begin(const sched::StepPlan& plan, std::vector<Flight>& fligh
     Flight flight;
     flight.active = active_.at(planned.request).get();
     flight.planned = planned;
+    flight.planned.start = flight.active->steps_from;
     DI_CHECK(flight.active->sequence->length() == planned.position);
     flights.push_back(std::move(flight));
   }
@@ -364,7 +366,11 @@ void Engine::Loop::run() {
     scheduler_.plan(now_ns(), view, plan);
     flights.clear();
     begin(plan, flights);
-    if (plan.empty()) continue;
+    if (plan.empty()) {
+      const bool moved = !plan.preempted.empty() || !plan.refused.empty();
+      if (!moved && scheduler_.running() == 0 && scheduler_.waiting() > 0) end_standstill();
+      continue;
+    }
     lock.unlock();
     const auto before = std::chrono::steady_clock::now();
     execute(flights);

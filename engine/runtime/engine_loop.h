@@ -47,7 +47,9 @@ class Engine::Loop {
     sched::TenantId tenant = 0;
     std::vector<cache::ImageSpan> images;
     cache::KeyChain chain;
-    std::optional<cache::Hit> hit;  // from its first admission on: what it starts from is not given up
+    std::optional<cache::Hit> hit;  // while it has a place; in replay mode from its first admission on
+    // What its steps see: `start`, or a cold start where the blocks of an exact hit had to be computed again.
+    sched::Start steps_from;
     cache::Progress progress;
     cache::Claim claim;
   };
@@ -85,6 +87,7 @@ class Engine::Loop {
   void give_place_up(Active& active);
   void open(Active& active, const sched::Admission& admission);
   void refuse(const sched::Refused& refused);
+  void end_standstill();
   // Enters what is full by now in the prefix cache.
   void publish(Active& active);
   cache::PrefixQuery query_of(const Active& active) const;

@@ -28,22 +28,16 @@ std::vector<cache::ImageSpan> image_spans(const EmbedRows& embeds, int hidden) {
   return spans;
 }
 
-namespace {
-
-// Order of tenants' numbers is the same in the cache and the scheduler: both count names as they come.
-constexpr std::size_t kMostTenants = 1024;
-
-}  // namespace
-
 Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
   const auto known = tenants_.find(name);
   if (known != tenants_.end()) return known->second;
-  if (tenants_.size() >= kMostTenants) {
+  const auto id = static_cast<sched::TenantId>(tenants_.size());
+  if (id >= scheduler_.limits().tenants) {
     return make_error(ErrorKind::kOverloaded,
-                      "cannot take a request of a new tenant: " + std::to_string(kMostTenants) + " are known",
+                      "cannot take a request of a new tenant: " + std::to_string(id) + " are known",
                       "tenants are customers, not users or sessions: use fewer names");
   }
-  const auto id = static_cast<sched::TenantId>(tenants_.size());
+  // The cache and the scheduler both number tenants in the order in which they come.
   if (prefixes_ != nullptr) {
     DI_ASSIGN(const cache::TenantId cached, prefixes_->tenant(name));
     DI_CHECK(cached == id);
@@ -74,11 +68,24 @@ sched::Hit Engine::Loop::View::find(RequestId request) {
   return hit;
 }
 
-// The hit is referenced for the request's whole life, so its blocks are there.
-sched::Resume Engine::Loop::View::resume(RequestId /*request*/, const sched::Start& start) {
+// In replay mode the hit stays referenced, so its blocks are there. In exact mode what is not there any more is computed
+// again, to the same bits.
+sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& start) {
+  const Active& active = *loop_.active_.at(request);
   sched::Resume resume;
   resume.position = start.first;
+  if (start.hit == 0) return resume;
   resume.held_blocks = start.hit / state::kBlockTokens;
+  if (active.hit.has_value()) return resume;
+  cache::PrefixQuery query = loop_.query_of(active);
+  query.at_most = start.hit;
+  const cache::PrefixLook look = loop_.prefixes_->look(query);
+  if (look.tokens == start.hit) {
+    resume.idle_blocks = look.idle_blocks;
+  } else {
+    resume.rebuild = start.hit;
+    resume.held_blocks = 0;
+  }
   return resume;
 }
 
@@ -91,7 +98,7 @@ std::int64_t Engine::Loop::View::taken_blocks() {
   for (const auto& [id, active] : loop_.active_)
     if (active->sequence.has_value())
       taken += static_cast<std::int64_t>(active->sequence->blocks().size()) -
-               active->start.hit / state::kBlockTokens;
+               active->steps_from.hit / state::kBlockTokens;
   return taken;
 }
 
@@ -114,7 +121,7 @@ std::int64_t Engine::Loop::View::cut(RequestId request, std::int64_t from, std::
 cache::PrefixQuery Engine::Loop::query_of(const Active& active) const {
   cache::PrefixQuery query;
   query.tenant = active.tenant;
-  query.mode = active.start.mode == Mode::kExact ? cache::Mode::kExact : cache::Mode::kReplay;
+  query.mode = active.start.mode;
   query.chain = &active.chain;
   query.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
   return query;
@@ -123,6 +130,11 @@ cache::PrefixQuery Engine::Loop::query_of(const Active& active) const {
 void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   if (!admission.again) active.start = admission.start;
   const std::vector<std::int32_t>& prompt = active.request.prompt;
+  active.steps_from = active.start;
+  if (admission.rebuild > 0) {  // exact mode: the blocks of its hit are gone
+    active.steps_from = sched::make_start(active.start.mode, static_cast<std::int64_t>(prompt.size()), 0,
+                                          options_.decoder_tokens);
+  }
   const std::vector<std::int32_t>& ids = active.ids.empty() ? prompt : active.ids;
   std::vector<std::uint8_t> image;
   if (!active.request.embeds.empty()) {
@@ -136,12 +148,13 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   options.capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
   if (prefixes_ != nullptr && !active.hit.has_value()) {
     cache::PrefixQuery query = query_of(active);
-    query.at_most = active.start.hit;
+    query.at_most = active.steps_from.hit;
     active.hit.emplace(prefixes_->find(query));
-    stats_.cached_tokens += active.start.hit;
+    if (!admission.again) stats_.cached_tokens += active.start.hit;
   }
-  if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.start.hit);
-  auto sequence = active.start.hit > 0 ? prefixes_->adopt(*active.hit, options) : core_.store->start(options);
+  if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.steps_from.hit);
+  auto sequence =
+      active.steps_from.hit > 0 ? prefixes_->adopt(*active.hit, options) : core_.store->start(options);
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   active.sequence.emplace(std::move(*sequence));
   if (prefixes_ == nullptr) return;
@@ -153,6 +166,24 @@ void Engine::Loop::publish(Active& active) {
   if (prefixes_ == nullptr) return;
   prefixes_->keys(active.tenant).extend(active.chain, {active.sequence->ids(), active.images});
   prefixes_->publish(*active.sequence, active.chain, active.progress);
+}
+
+// Nothing runs and nothing can start: a preempted request that replays keeps the blocks of its hit, which is all that it
+// can start from, and the pool is too small for what waits beside them. The latest such request ends.
+void Engine::Loop::end_standstill() {
+  const auto last = std::find_if(active_.rbegin(), active_.rend(), [](const auto& entry) {
+    return entry.second->hit.has_value() && entry.second->hit->tokens() > 0;
+  });
+  DI_CHECK_MSG(last != active_.rend(), "nothing runs, and nothing that waits can start");
+  Active& active = *last->second;
+  DI_CHECK(scheduler_.remove(active.id) == sched::Leave::kNow);
+  finish(active, FinishReason::kFailed, std::nullopt,
+         make_error(ErrorKind::kOutOfMemory,
+                    "a request had to give its place up, and the pool of " +
+                        std::to_string(core_.store->blocks()) + " blocks cannot keep the " +
+                        std::to_string(active.start.hit / state::kBlockTokens) +
+                        " that it goes on from beside what others need",
+                    "give the pool more memory, or use mode exact, which computes lost blocks again"));
 }
 
 void Engine::Loop::refuse(const sched::Refused& refused) {

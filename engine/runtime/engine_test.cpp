@@ -7,80 +7,12 @@
 #include <random>
 #include <thread>
 
-#include "runtime/fake_backend.h"
-#include "runtime/sampler.h"
+#include "runtime/engine_test_support.h"
 
 namespace deepinfer::runtime {
 namespace {
 
-std::vector<std::int32_t> random_ids(std::mt19937& random, int count) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
-  for (auto& id : ids)
-    id = static_cast<std::int32_t>(random() % fake::kVocab);
-  return ids;
-}
-
-std::unique_ptr<Engine> make_engine(const fake::CoreOptions& core = {}, EngineOptions options = {}) {
-  options.step_log = true;
-  auto engine = Engine::create(fake::make_core(core), std::move(options));
-  EXPECT_TRUE(engine.ok()) << engine.error().message();
-  return std::move(*engine);
-}
-
-struct Answer {
-  std::vector<std::int32_t> ids;
-  std::vector<float> logprobs;
-  Finish finish;
-};
-
-Answer collect(Stream& stream) {
-  Answer answer;
-  for (;;) {
-    const Event event = stream.next();
-    if (const auto* token = std::get_if<Token>(&event)) {
-      answer.ids.push_back(token->id);
-      answer.logprobs.push_back(token->logprob);
-    } else {
-      answer.finish = std::get<Finish>(event);
-      return answer;
-    }
-  }
-}
-
-// What the request must answer, from the definition of the fake model and a sampler alone.
-std::vector<std::int32_t> expected_answer(const Request& request, Mode mode, std::int64_t decoder_tokens,
-                                          int count) {
-  std::vector<std::int32_t> ids = request.prompt;
-  const auto never = std::make_shared<std::vector<std::uint8_t>>(fake::kVocab, std::uint8_t{0});
-  Sampler sampler(request.sampling, request.sampling.seed.value_or(0), never, request.prompt);
-  SamplerScratch scratch;
-  const auto start =
-      sched::make_start(mode, static_cast<std::int64_t>(request.prompt.size()), 0, decoder_tokens);
-  for (int i = 0; i < count; ++i) {
-    const auto logits = fake::expected_logits(ids, start).back();
-    const auto token = sampler.sample(logits, static_cast<std::int64_t>(ids.size()), scratch);
-    sampler.accept(token->id);
-    ids.push_back(token->id);
-  }
-  return {ids.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()), ids.end()};
-}
-
-Request request_of(std::vector<std::int32_t> prompt, std::int64_t max_tokens, double temperature = 0) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.sampling.temperature = temperature;
-  request.sampling.seed = 5;
-  return request;
-}
-
-void expect_all_free(const Engine& engine) {
-  const EngineStats stats = engine.stats();
-  EXPECT_EQ(stats.running, 0);
-  EXPECT_EQ(stats.waiting, 0);
-  EXPECT_EQ(stats.free_blocks, stats.blocks);
-  EXPECT_EQ(stats.free_sequences, stats.sequences);
-}
+using namespace testing_engine;
 
 TEST(Engine, AnswersOneRequest) {
   const auto engine = make_engine();
@@ -279,9 +211,6 @@ TEST(Engine, CancelFreesEverything) {
     EXPECT_EQ(answer.finish.usage.completion_tokens, static_cast<std::int64_t>(answer.ids.size()));
   }
   streams.clear();  // the rest is dropped without a word
-  for (int i = 0; i < 20000 && engine->stats().running + engine->stats().waiting > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-  }
   expect_all_free(*engine);
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.submitted, 40);

@@ -39,8 +39,10 @@ std::map<std::string, std::int64_t>& allocated();
 Core make_core(const CoreOptions& options);
 
 // Logits of a whole sequence computed without any state, straight from the definition: row p for each position
-// from `decoder_from` on. `hit` > 0: blocks below it come from a cold run, as in replay mode.
+// from `decoder_from` on. Blocks below `start.hit` come from a run that was cold up to the first boundary of `recipe`,
+// replayed from there to the second, and so on (cache::Hit::recipe); empty: from a cold run.
 std::vector<std::vector<float>> expected_logits(const std::vector<std::int32_t>& ids,
-                                                const sched::Start& start);
+                                                const sched::Start& start,
+                                                std::vector<std::int64_t> recipe = {});
 
 }  // namespace deepinfer::runtime::fake

@@ -248,6 +248,7 @@ state::Registry registry() {
     state::StateClass entry;
     entry.kind = kind;
     entry.layer = layer;
+    if (kind == state::Kind::kWindow) entry.exact = state::Persistence::kSnapshotted;
     entry.placement = placement;
     entry.record = {state::RecordFormat::kI32, kind == state::Kind::kTokenHistory ? 1 : 2};
     entry.ratio = ratio;
@@ -273,6 +274,7 @@ Core make_core(const CoreOptions& options) {
   core.info.vocab = kVocab;
   core.info.hidden = kHidden;
   core.info.replay = options.replay;
+  core.info.cut_layer = options.replay ? 1 : -1;
   core.info.max_model_len = options.limits.context;
   core.info.limits = options.limits;
   core.device = std::make_shared<FakeBackend>(options.before_step);
@@ -288,7 +290,9 @@ Core make_core(const CoreOptions& options) {
 }
 
 std::vector<std::vector<float>> expected_logits(const std::vector<std::int32_t>& ids,
-                                                const sched::Start& start) {
+                                                const sched::Start& start, std::vector<std::int64_t> recipe) {
+  if (recipe.empty()) recipe = {start.hit};
+  DI_CHECK(recipe.back() == start.hit);
   const auto count = static_cast<std::int64_t>(ids.size());
   std::vector<Hash> encoder(ids.size()), decoder(ids.size()), pair_rows, single_rows;
   std::vector<std::vector<float>> logits;
@@ -316,8 +320,13 @@ std::vector<std::vector<float>> expected_logits(const std::vector<std::int32_t>&
     if (p % 2 == 1) pair_rows.push_back(mix(mix(encoder[i - 1], 11), mix(encoder[i], 11)));
     single_rows.push_back(mix(encoder[i], 13));
   };
-  for (std::int64_t p = 0; p < start.hit; ++p)
-    run_encoder(p, 0, true);
+  std::int64_t from = 0;
+  for (const std::int64_t to : recipe) {
+    const std::int64_t first = std::max<std::int64_t>(0, from - sched::kReplayTokens);
+    for (std::int64_t p = first; p < to; ++p)
+      run_encoder(p, first, p >= from);
+    from = to;
+  }
   for (std::int64_t p = start.first; p < count; ++p) {
     run_encoder(p, start.window_floor, p >= start.write_floor);
     if (p < start.decoder_from) continue;

@@ -85,6 +85,15 @@ std::int64_t FairShare::floor() {
   return floor_;
 }
 
+std::int64_t FairShare::floor_now() const {
+  std::int64_t least = kNobody;
+  for (const auto& tenant : tenants_) {
+    if (tenant == nullptr || !(has_waiting(*tenant) || has_prefilling(*tenant))) continue;
+    least = std::min(least, past(*tenant, 0));
+  }
+  return least == kNobody ? floor_ : std::max(floor_, least);
+}
+
 void FairShare::update(Tenant& tenant) {
   const bool backlogged = has_waiting(tenant) || has_prefilling(tenant);
   if (backlogged && !tenant.backlogged) {

@@ -70,8 +70,6 @@ class FairShare {
   // The least counter of a backlogged tenant.
   std::int64_t floor();
   std::int64_t counter(Tenant& tenant);
-  // Weighted tokens past the floor.
-  std::int64_t ahead(Tenant& tenant) { return (counter(tenant) - floor()) / kToken; }
   void charge(Tenant& tenant, std::int64_t tokens);
   // Tokens that may be charged to it so that it stays within the limit: of decoding (the bound itself), of prompts (half
   // of it, so that decoding has room to go on).
@@ -79,6 +77,15 @@ class FairShare {
   std::int64_t prefill_room(Tenant& tenant) { return room(tenant, prefill_limit_); }
   // Near enough to the floor to start requests (a quarter of the bound).
   bool may_start(Tenant& tenant) { return counter(tenant) - floor() <= start_limit_; }
+
+  // For questions, between plans: what is asked must not show in what is planned, so these change nothing.
+  // The least counter of a backlogged tenant.
+  std::int64_t floor_now() const;
+  // Past that floor, in units of counter().
+  std::int64_t past(const Tenant& tenant, std::int64_t floor) const {
+    return (tenant.epoch_ == epoch_ ? tenant.counter_ : floor_) - floor;
+  }
+  bool could_start(const Tenant& tenant) const { return past(tenant, floor_now()) <= start_limit_; }
 
   // The tenant with the least counter among those with requests waiting, or with sequences prefilling; null: none.
   Tenant* least_waiting() { return top(waiting_, &Tenant::in_waiting_, has_waiting); }

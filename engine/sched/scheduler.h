@@ -71,7 +71,7 @@ class Scheduler {
   // go back now, because no step computes them any more: ended, or waiting again. Valid until the next call.
   const std::vector<RequestId>& commit(const StepResult& result);
 
-  Wait why(RequestId request);
+  Wait why(RequestId request) const;
 
   int waiting() const { return waiting_; }
   int running() const {
@@ -79,7 +79,7 @@ class Scheduler {
   }  // with those that a step in flight still has
   std::int64_t reserved_blocks() const { return reserved_blocks_; }  // beside those taken over
   std::int64_t preemptions() const { return preemptions_; }
-  std::vector<TenantShare> shares();  // of the tenants that ever queued, by id
+  std::vector<TenantShare> shares() const;  // of the tenants that ever queued, by id
   const CostTable& costs() const { return costs_; }
   const SchedulerLimits& limits() const { return limits_; }
 

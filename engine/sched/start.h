@@ -9,9 +9,7 @@
 
 namespace deepinfer::sched {
 
-// kExact: every token runs every layer. kReplay: the decoder half runs on the last prompt tokens only, and a hit
-// rebuilds the windows by re-running the last kReplayTokens cached tokens.
-enum class Mode : std::uint8_t { kExact, kReplay };
+using cache::Mode;
 
 inline constexpr std::int64_t kReplayTokens = 128;
 inline constexpr std::int64_t kDecoderTokens = 128;  // default of the prompt rows that run the decoder half

@@ -6,12 +6,12 @@
 
 namespace deepinfer::sched {
 
-Wait Scheduler::why(RequestId request) {
+Wait Scheduler::why(RequestId request) const {
   Wait wait;
   const auto at = requests_.find(request);
   if (at == requests_.end()) return wait;
   const LiveRequest& live = *at->second;
-  Tenant& tenant = *live.tenant;
+  const Tenant& tenant = *live.tenant;
   const std::uint64_t last_step = next_step_ - 1;
   const auto because = [&](WaitReason reason) {
     wait.reason = reason;
@@ -28,8 +28,8 @@ Wait Scheduler::why(RequestId request) {
   }
   wait.ahead = std::distance(tenant.waiting.begin(), tenant.waiting.find(at->second.get()));
   if (wait.ahead > 0) return because(WaitReason::kBehind);
-  if (!share_.may_start(tenant)) {
-    wait.tokens = share_.ahead(tenant) * tenant.weight;
+  if (!share_.could_start(tenant)) {
+    wait.tokens = share_.past(tenant, share_.floor_now()) / FairShare::kToken * tenant.weight;
     return because(WaitReason::kShare);
   }
   if (tenant.dormant) {
@@ -69,8 +69,9 @@ std::string wait_text(const Wait& wait) {
   return "";
 }
 
-std::vector<TenantShare> Scheduler::shares() {
+std::vector<TenantShare> Scheduler::shares() const {
   std::vector<TenantShare> shares;
+  const std::int64_t floor = share_.floor_now();
   for (const auto& tenant : share_.tenants()) {
     if (tenant == nullptr) continue;
     TenantShare share;
@@ -79,7 +80,7 @@ std::vector<TenantShare> Scheduler::shares() {
     share.backlogged = tenant->backlogged;
     share.spell = tenant->spell;
     share.served = tenant->served;
-    share.ahead = tenant->backlogged ? share_.ahead(*tenant) : 0;
+    share.ahead = tenant->backlogged ? share_.past(*tenant, floor) / FairShare::kToken : 0;
     share.waiting = static_cast<int>(tenant->waiting.size());
     share.running = static_cast<int>(tenant->running.size());
     shares.push_back(share);

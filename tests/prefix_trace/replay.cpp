@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <list>
 #include <queue>
@@ -11,32 +9,12 @@
 #include <set>
 
 #include "base/check.h"
+#include "cache/host_storage.h"
 
 namespace deepinfer::prefix_trace {
 namespace {
 
 constexpr std::int64_t kBlock = state::kBlockTokens;
-
-// Host memory, as little as the layout allows: the replay looks at no content.
-class TinyStorage : public cache::Storage {
- public:
-  Result<std::byte*> allocate(std::size_t bytes, const std::string& /*tag*/) override {
-    auto* const address = static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
-    DI_CHECK(address != nullptr);
-    std::memset(address, 0, bytes);
-    return address;
-  }
-  void release(std::byte* address, std::size_t /*bytes*/, const std::string& /*tag*/) override {
-    std::free(address);
-  }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
-    std::memcpy(to, from, bytes);
-  }
-  void write(std::byte* to, std::span<const std::byte> from) override {
-    std::memcpy(to, from.data(), from.size());
-  }
-  void fill(std::byte* to, std::uint8_t value, std::size_t bytes) override { std::memset(to, value, bytes); }
-};
 
 // One row a block and a window of one row: enough to need snapshots.
 state::Registry tiny_registry() {
@@ -85,7 +63,7 @@ class Replay {
   Replay(const Prepared& prepared, const ReplayOptions& options) : prepared_(prepared), options_(options) {
     const std::int64_t unlimited = prepared.distinct_blocks + kSequences * prepared.longest_blocks / 16;
     blocks_ = options.blocks == 0 ? unlimited : options.blocks;
-    auto store = cache::Store::create(std::make_unique<TinyStorage>(), tiny_registry(),
+    auto store = cache::Store::create(std::make_unique<cache::HostStorage>(), tiny_registry(),
                                       {static_cast<int>(blocks_), kSequences, false});
     DI_CHECK(store.ok());
     store_ = std::move(*store);

@@ -54,6 +54,12 @@ TEST(Schedules, KeepEveryInvariant) {
   EXPECT_GE(tally.worst_fairness, 0.2);
 }
 
+// In this one a question (why, shares) once moved the floor that the next plan counted from, so its trace replayed otherwise.
+TEST(Schedules, QuestionsDoNotShowInPlans) {
+  Tally tally;
+  EXPECT_EQ(run_schedule(47792, tally), "");
+}
+
 // A configuration that the plan accepts never runs out of memory mid-request: requests that fill the pool to the last
 // block, no prefix shared, nothing stopped early. (World fails as soon as a reserve is refused.)
 TEST(Schedules, AFullPoolOnlyMakesAdmissionWait) {

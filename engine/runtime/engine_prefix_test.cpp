@@ -1,0 +1,198 @@
+// The engine with a prefix cache and a pool that is too small for what is asked of it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <random>
+
+#include "runtime/engine_test_support.h"
+
+namespace deepinfer::runtime {
+namespace {
+
+using namespace testing_engine;
+
+constexpr std::int64_t kDecoderTokens = 60;
+
+// The boundaries that blocks up to `hit` may have been computed from: any chain of hits that ends there.
+std::vector<std::vector<std::int64_t>> possible_recipes(std::int64_t hit) {
+  if (hit == 0) return {{}};
+  std::vector<std::vector<std::int64_t>> recipes;
+  const auto inner = hit / state::kBlockTokens - 1;
+  for (unsigned chosen = 0; chosen < 1U << inner; ++chosen) {
+    std::vector<std::int64_t> recipe;
+    for (std::int64_t block = 0; block < inner; ++block)
+      if ((chosen >> block & 1U) != 0) recipe.push_back((block + 1) * state::kBlockTokens);
+    recipe.push_back(hit);
+    recipes.push_back(std::move(recipe));
+  }
+  return recipes;
+}
+
+struct Asked {
+  Request request;
+  std::optional<Stream> stream;
+  Answer answer;
+  int cancel_after = -1;  // tokens
+};
+
+class PrefixSchedule {
+ public:
+  explicit PrefixSchedule(std::uint32_t seed) : random_(seed) {
+    fake::CoreOptions core;
+    core.limits.sequences = 5;
+    core.blocks = 11;
+    EngineOptions options;
+    options.decoder_tokens = kDecoderTokens;
+    options.prefill_chunk = pick(2) == 0 ? 0 : 29;
+    options.prefix.enabled = true;
+    options.prefix.snapshots = pick(5);
+    options.prefix.shared = pick(2) == 0;
+    engine_ = make_engine(core, options);
+    for (int i = 0; i < 3; ++i)
+      bases_.push_back(random_ids(random_, 400));
+  }
+
+  void run() {
+    std::list<Asked> asked;
+    for (int i = 0; i < 40; ++i) {
+      Asked& one = asked.emplace_back();
+      one.request = some_request();
+      auto stream = engine_->submit(one.request);
+      ASSERT_TRUE(stream.ok()) << stream.error().message();
+      one.stream.emplace(std::move(*stream));
+      if (pick(5) == 0) one.cancel_after = pick(4);
+      if (one.cancel_after == 0) one.stream->cancel();
+      if (pick(4) == 0) engine_->preempt(one.stream->id());
+      if (pick(3) == 0) continue;  // the next comes at once
+      Asked& other = *std::next(asked.begin(), pick(static_cast<int>(asked.size())));
+      read_some(other);
+    }
+    for (Asked& one : asked) {
+      while (!read_some(one)) {
+      }
+      check(one);
+    }
+    asked.clear();
+    expect_all_free(*engine_);
+  }
+  EngineStats stats() const { return engine_->stats(); }
+
+ private:
+  int pick(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
+
+  Request some_request() {
+    std::vector<std::int32_t> prompt = bases_[static_cast<std::size_t>(pick(3))];
+    prompt.resize(static_cast<std::size_t>(1 + pick(400)));
+    for (const std::int32_t id : random_ids(random_, pick(2) * pick(80)))
+      prompt.push_back(id);
+    Request request = request_of(std::move(prompt), 1 + pick(pick(3) == 0 ? 60 : 8), pick(2));
+    request.sampling.seed = random_();
+    request.mode = pick(2) == 0 ? Mode::kExact : Mode::kReplay;
+    request.tenant = pick(3) == 0 ? "a" : "b";
+    request.priority = pick(sched::kPriorities);
+    return request;
+  }
+
+  // One token; true at the end.
+  bool read_some(Asked& one) {
+    const Event event = one.stream->next();
+    if (const auto* token = std::get_if<Token>(&event)) {
+      one.answer.ids.push_back(token->id);
+      if (static_cast<int>(one.answer.ids.size()) == one.cancel_after) one.stream->cancel();
+      if (pick(8) == 0) engine_->preempt(one.stream->id());
+      return false;
+    }
+    one.answer.finish = std::get<Finish>(event);
+    return true;
+  }
+
+  static void check(const Asked& one) {
+    const Finish& finish = one.answer.finish;
+    const auto count = static_cast<int>(one.answer.ids.size());
+    const Mode mode = *one.request.mode;
+    if (finish.reason == FinishReason::kFailed) {
+      // The pool is smaller than what preempted requests that replay have to keep.
+      EXPECT_EQ(mode, Mode::kReplay) << finish.error->message();
+      EXPECT_EQ(finish.error->kind, ErrorKind::kOutOfMemory) << finish.error->message();
+    } else if (one.cancel_after < 0) {
+      EXPECT_EQ(finish.reason, FinishReason::kLength);
+      EXPECT_EQ(count, one.request.max_tokens);
+    }
+    const std::int64_t hit = mode == Mode::kExact ? 0 : finish.usage.cached_tokens;
+    const auto recipes = possible_recipes(hit);
+    EXPECT_TRUE(std::any_of(recipes.begin(), recipes.end(),
+                            [&](const auto& recipe) {
+                              return one.answer.ids ==
+                                     expected_answer(one.request, mode, kDecoderTokens, count, recipe);
+                            }))
+        << "a prompt of " << one.request.prompt.size() << ", a hit of " << finish.usage.cached_tokens
+        << (mode == Mode::kExact ? ", exact" : ", replay");
+  }
+
+  std::mt19937 random_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::vector<std::int32_t>> bases_;
+};
+
+TEST(EnginePrefix, RandomRequestsInASmallPool) {
+  EngineStats all;
+  for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    PrefixSchedule schedule(seed);
+    schedule.run();
+    const EngineStats stats = schedule.stats();
+    all.cached_tokens += stats.cached_tokens;
+    all.preemptions += stats.preemptions;
+    all.cancelled += stats.cancelled;
+    all.finished += stats.finished;
+    all.failed += stats.failed;
+  }
+  EXPECT_GT(all.cached_tokens, 5000);
+  EXPECT_GT(all.preemptions, 50);
+  EXPECT_GT(all.cancelled, 10);
+  EXPECT_LT(all.failed * 10, all.finished);
+}
+
+// The blocks of its hit are gone when it comes to its turn again: they are computed again, and the answer is the same.
+TEST(EnginePrefix, AnExactHitThatWasEvictedIsComputedAgain) {
+  std::atomic<std::int64_t> last_step = 1'000'000;
+  fake::CoreOptions core;
+  core.blocks = 4;
+  core.before_step = [&](std::int64_t step) -> Result<void> {
+    while (step > last_step)
+      std::this_thread::yield();
+    return {};
+  };
+  EngineOptions options;
+  options.prefix.enabled = true;
+  options.prefix.snapshots = 2;
+  const auto engine = make_engine(core, options);
+  std::mt19937 random(3);
+  const std::vector<std::int32_t> prompt = random_ids(random, 300);
+  Request first = request_of(prompt, 1);
+  auto warm = engine->submit(first);
+  collect(*warm);
+  expect_all_free(*engine);
+  last_step = engine->stats().steps + 3;  // it stands still after its prompt and some tokens
+  const Request second = request_of(prompt, 100);
+  auto stream = engine->submit(second);
+  stream->next();
+  // The pool has four blocks and this one asks for all of them.
+  Request urgent = request_of(random_ids(random, 400), 100);
+  urgent.priority = sched::kPriorities - 1;
+  auto other = engine->submit(urgent);
+  engine->preempt(stream->id());
+  last_step = 1'000'000;
+  EXPECT_EQ(collect(*other).ids, expected_answer(urgent, Mode::kExact, 128, 100));
+  const Answer rest = collect(*stream);
+  const auto expected = expected_answer(second, Mode::kExact, 128, 100);
+  EXPECT_EQ(rest.finish.usage.cached_tokens, 256);
+  EXPECT_TRUE(std::equal(rest.ids.begin(), rest.ids.end(), expected.begin() + 1, expected.end()));
+  EXPECT_GE(engine->stats().preemptions, 1);
+  expect_all_free(*engine);
+}
+
+}  // namespace
+}  // namespace deepinfer::runtime
