@@ -63,6 +63,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options)
   limits.prefill_chunk = options.prefill_chunk;
   limits.blocks = core.store->blocks();
   limits.context = core.info.max_model_len;
+  limits.depth = options.steps_ahead;
   DI_ASSIGN(auto scheduler, sched::Scheduler::create(limits));
   if (core.info.limits.logit_rows < limits.sequences || core.info.limits.decoder_rows < limits.step_tokens) {
     return make_error(

@@ -162,10 +162,12 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   active.claim = prefixes_->claim(active.chain, active.progress);
 }
 
-void Engine::Loop::publish(Active& active) {
-  if (prefixes_ == nullptr) return;
-  prefixes_->keys(active.tenant).extend(active.chain, {active.sequence->ids(), active.images});
-  prefixes_->publish(*active.sequence, active.chain, active.progress);
+void Engine::Loop::publish(Active& active, cache::SnapshotId state) {
+  prefixes_->keys(active.tenant)
+      .extend(
+          active.chain,
+          {active.sequence->ids().first(static_cast<std::size_t>(active.sequence->length())), active.images});
+  prefixes_->publish(*active.sequence, active.chain, active.progress, state);
 }
 
 // Nothing runs and nothing can start: a preempted request that replays keeps the blocks of its hit, which is all that it
@@ -177,17 +179,22 @@ void Engine::Loop::end_standstill() {
   DI_CHECK_MSG(last != active_.rend(), "nothing runs, and nothing that waits can start");
   Active& active = *last->second;
   DI_CHECK(scheduler_.remove(active.id) == sched::Leave::kNow);
-  finish(active, FinishReason::kFailed, std::nullopt,
-         make_error(ErrorKind::kOutOfMemory,
-                    "a request had to give its place up, and the pool of " +
-                        std::to_string(core_.store->blocks()) + " blocks cannot keep the " +
-                        std::to_string(active.start.hit / state::kBlockTokens) +
-                        " that it goes on from beside what others need",
-                    "give the pool more memory, or use mode exact, which computes lost blocks again"));
+  const std::string held = std::to_string(active.start.hit / state::kBlockTokens);
+  release(active);
+  end({&active, FinishReason::kFailed, std::nullopt,
+       make_error(ErrorKind::kOutOfMemory,
+                  "a request had to give its place up, and the pool of " +
+                      std::to_string(core_.store->blocks()) + " blocks cannot keep the " + held +
+                      " that it goes on from beside what others need",
+                  "give the pool more memory, or use mode exact, which computes lost blocks again")});
+  forget(active);
 }
 
 void Engine::Loop::refuse(const sched::Refused& refused) {
-  finish(*active_.at(refused.request), FinishReason::kFailed, std::nullopt, refused.why.error);
+  Active& active = *active_.at(refused.request);
+  release(active);
+  end({&active, FinishReason::kFailed, std::nullopt, refused.why.error});
+  forget(active);
 }
 
 }  // namespace deepinfer::runtime

@@ -46,6 +46,7 @@ class PrefixSchedule {
     EngineOptions options;
     options.decoder_tokens = kDecoderTokens;
     options.prefill_chunk = pick(2) == 0 ? 0 : 29;
+    options.steps_ahead = pick(4) == 0 ? 0 : 1;
     options.prefix.enabled = true;
     options.prefix.snapshots = pick(5);
     options.prefix.shared = pick(2) == 0;
