@@ -57,6 +57,7 @@ struct PrefixQuery {
   std::int64_t prompt_tokens = 0;   // at least 1
   std::int64_t at_most =
       std::numeric_limits<std::int64_t>::max();  // tokens; a caller that wants a shorter hit
+  bool checked = false;                          // drop_corrupt() has just looked at it: find() need not
 };
 
 // What there is. Tokens are multiples of 128.
@@ -144,7 +145,10 @@ class PrefixCache : private BlockKeeper {
   int tenant_blocks(TenantId tenant) const;  // cached now
 
   PrefixLook look(const PrefixQuery& query) const;
-  // The same, referenced and counted; with `verify`, every block of it is compared with its checksum first. A corrupt one
+  // With `verify`: compares what look() would find with its checksums, and drops what is corrupt, so that look() is true.
+  // The first that was.
+  std::optional<Corruption> drop_corrupt(const PrefixQuery& query);
+  // What look() says, referenced and counted; with `verify`, every block of it is compared with its checksum first. A corrupt one
   // leaves the index with all that follows it, and the hit ends before it.
   Hit find(const PrefixQuery& query);
   // A sequence that holds the hit's blocks. Exact: its private area is as it was at hit.tokens(), length hit.tokens().

@@ -28,6 +28,7 @@ Result<std::unique_ptr<cache::PrefixCache>> make_prefix_cache(const Core& core,
   wanted.shared_salt = options.shared;
   wanted.snapshots = options.snapshots;
   wanted.cut_layer = core.info.cut_layer;
+  wanted.verify = options.verify;
   return cache::PrefixCache::create(*core.store, wanted);
 }
 

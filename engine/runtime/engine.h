@@ -106,6 +106,9 @@ struct PrefixOptions {
   std::string secret;   // of the installation, for the salts of tenants; empty: a random one
   bool shared = false;  // every tenant finds what any tenant computed
   int snapshots = 0;    // states kept for hits in exact mode, each as large as a sequence's private state
+  // A checksum of each cached block, compared before each hit: memory that changed under the cache is found. Costs a pass
+  // over the hit's blocks.
+  bool verify = false;
 };
 
 struct EngineOptions {
@@ -141,6 +144,8 @@ struct EngineStats {
   int waiting = 0, running = 0;
   int blocks = 0, free_blocks = 0;  // free: or cached and held by nobody
   int cached_blocks = 0;
+  std::int64_t corrupt_blocks =
+      0;  // PrefixOptions::verify: cached blocks and states that were not what they had been
   int sequences = 0, free_sequences = 0;
 };
 

@@ -136,25 +136,31 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
 
 Result<Stream> Engine::Loop::submit(Request request) {
   DI_ASSIGN(auto active, prepare(std::move(request)));
+  sched::Arrival arrival;
+  arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
+  arrival.max_tokens = active->max_tokens;
+  arrival.priority = active->request.priority;
+  if (active->request.deadline_ms > 0)
+    arrival.deadline_ns = now_ns() + active->request.deadline_ms * 1'000'000;
+  std::optional<cache::BlockKeys> keys;
+  std::uint64_t seed = 0;
+  {
+    const std::lock_guard lock(signal_->mutex);
+    DI_ASSIGN(active->tenant, tenant_of(active->request.tenant));
+    if (prefixes_ != nullptr) keys = prefixes_->keys(active->tenant);
+    seed = active->request.sampling.seed.value_or(next_seed_++);
+  }
+  // What grows with the prompt and the vocabulary keeps nobody else waiting.
+  arrival.tenant = active->tenant;
+  if (keys) keys->extend(active->chain, {active->request.prompt, active->images});
+  active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
   std::shared_ptr<Stream::Shared> stream;
   {
     const std::lock_guard lock(signal_->mutex);
     active->id = next_request_;
-    sched::Arrival arrival;
     arrival.request = active->id;
-    arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
-    arrival.max_tokens = active->max_tokens;
-    DI_ASSIGN(active->tenant, tenant_of(active->request.tenant));
-    arrival.tenant = active->tenant;
-    arrival.priority = active->request.priority;
-    if (active->request.deadline_ms > 0)
-      arrival.deadline_ns = now_ns() + active->request.deadline_ms * 1'000'000;
-    if (prefixes_ != nullptr)
-      prefixes_->keys(active->tenant).extend(active->chain, {active->request.prompt, active->images});
     if (auto refusal = scheduler_.enqueue(arrival, now_ns())) return std::move(refusal->error);
     ++next_request_;
-    const std::uint64_t seed = active->request.sampling.seed.value_or(next_seed_++);
-    active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
     stream = std::make_shared<Stream::Shared>(active->id, signal_);
     active->stream = stream;
     ++stats_.submitted;
@@ -172,6 +178,8 @@ EngineStats Engine::Loop::stats() const {
   stats.blocks = core_.store->blocks();
   stats.free_blocks = core_.store->available_blocks();
   stats.cached_blocks = prefixes_ == nullptr ? 0 : prefixes_->cached_blocks();
+  if (prefixes_ != nullptr)
+    stats.corrupt_blocks = prefixes_->stats().corrupt_blocks + prefixes_->stats().corrupt_snapshots;
   stats.preemptions = scheduler_.preemptions();
   stats.sequences = core_.store->sequences();
   stats.free_sequences = core_.store->free_sequences();
@@ -386,6 +394,7 @@ bool Engine::Loop::turn(View& view) {
   moved = moved || !signal_->cancels.empty() || !preemptions_.empty();
   apply_cancels();
   apply_preemptions();
+  end_suspects();
   if (scheduler_.running() + scheduler_.waiting() == 0) return moved;
   if (static_cast<int>(in_flight_.size()) > options_.steps_ahead) return moved;
   Flight& flight = in_flight_.empty() || in_flight_.front() == &flights_[1] ? flights_[0] : flights_[1];

@@ -103,6 +103,8 @@ class Engine::Loop {
   void open(Active& active, const sched::Admission& admission);
   void refuse(const sched::Refused& refused);
   void end_standstill();
+  // Those that hold a cached block which turned out to be corrupt.
+  void end_suspects();
   // Enters what is full by now in the prefix cache, with the exact state that the step left for it.
   void publish(Active& active, cache::SnapshotId state);
   cache::PrefixQuery query_of(const Active& active) const;

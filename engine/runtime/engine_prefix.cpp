@@ -53,6 +53,7 @@ sched::Hit Engine::Loop::View::find(RequestId request) {
   hit.reason = sched::HitReason::kDisabled;
   if (loop_.prefixes_ == nullptr) return hit;
   const cache::PrefixQuery query = loop_.query_of(active);
+  loop_.prefixes_->drop_corrupt(query);
   const cache::PrefixLook look = loop_.prefixes_->look(query);
   hit.start =
       sched::make_start(active.start.mode, query.prompt_tokens, look.tokens, loop_.options_.decoder_tokens);
@@ -79,6 +80,7 @@ sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& 
   if (active.hit.has_value()) return resume;
   cache::PrefixQuery query = loop_.query_of(active);
   query.at_most = start.hit;
+  loop_.prefixes_->drop_corrupt(query);
   const cache::PrefixLook look = loop_.prefixes_->look(query);
   if (look.tokens == start.hit) {
     resume.idle_blocks = look.idle_blocks;
@@ -149,6 +151,7 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   if (prefixes_ != nullptr && !active.hit.has_value()) {
     cache::PrefixQuery query = query_of(active);
     query.at_most = active.steps_from.hit;
+    query.checked = true;  // by what the scheduler asked for it
     active.hit.emplace(prefixes_->find(query));
     if (!admission.again) stats_.cached_tokens += active.start.hit;
   }
@@ -188,6 +191,27 @@ void Engine::Loop::end_standstill() {
                       " that it goes on from beside what others need",
                   "give the pool more memory, or use mode exact, which computes lost blocks again")});
   forget(active);
+}
+
+// What they have answered may be wrong already, so they end with an error instead of starting again.
+void Engine::Loop::end_suspects() {
+  if (prefixes_ == nullptr || prefixes_->stats().corrupt_blocks == 0) return;
+  std::vector<RequestId> suspects;
+  for (const auto& [id, active] : active_)
+    if (!active->ended && active->sequence.has_value() && prefixes_->suspect(*active->sequence))
+      suspects.push_back(id);
+  for (const RequestId id : suspects) {
+    Active& active = *active_.at(id);
+    const sched::Leave leave = scheduler_.remove(id);
+    DI_CHECK(leave != sched::Leave::kUnknown);
+    if (leave == sched::Leave::kNow) release(active);
+    end({&active, FinishReason::kFailed, std::nullopt,
+         make_error(
+             ErrorKind::kInternal,
+             "cached state that the answer was computed from has changed in memory: it cannot be trusted",
+             "ask again; if this happens more than once, test the machine's memory")});
+    if (leave == sched::Leave::kNow) forget(active);
+  }
 }
 
 void Engine::Loop::refuse(const sched::Refused& refused) {
