@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -90,6 +91,9 @@ class Stream {
   std::optional<Event> try_next();  // what is there
   // Waits for at most `timeout_ms`; nullopt when nothing came.
   std::optional<Event> next_within(std::int64_t timeout_ms);
+  // `called` runs on the engine's thread after each event from now on, and once now; it must be short and must not use
+  // the stream. For readers that cannot wait in a thread of their own.
+  void on_event(std::function<void()> called);
   // The Finish still comes, with kCancelled unless it had finished before.
   void cancel();
 

@@ -14,6 +14,7 @@ void Stream::Shared::push(Event event) {
     } else {
       events.push_back(std::move(event));
     }
+    if (listener) listener();
   }
   arrived.notify_all();
 }
@@ -82,6 +83,12 @@ std::optional<Event> Stream::next_within(std::int64_t timeout_ms) {
   shared_->arrived.wait_for(lock, std::chrono::milliseconds(timeout_ms),
                             [&] { return !shared_->events.empty() || shared_->finish.has_value(); });
   return take(shared_->events, shared_->finish);
+}
+
+void Stream::on_event(std::function<void()> called) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->listener = std::move(called);
+  shared_->listener();
 }
 
 }  // namespace deepinfer::runtime

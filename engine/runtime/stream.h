@@ -38,7 +38,8 @@ struct Stream::Shared {
   std::mutex mutex;
   std::condition_variable arrived;
   std::deque<Event> events;      // guarded by mutex
-  std::optional<Finish> finish;  // guarded by mutex: set once the Finish was pushed
+  std::optional<Finish> finish;    // guarded by mutex: set once the Finish was pushed
+  std::function<void()> listener;  // guarded by mutex
 };
 
 }  // namespace deepinfer::runtime

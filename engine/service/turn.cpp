@@ -96,6 +96,10 @@ void Turn::cancel() {
   state_->stream.cancel();
 }
 
+void Turn::on_progress(std::function<void()> called) {
+  state_->stream.on_event(std::move(called));
+}
+
 bool Turn::advance(std::vector<text::ParserEvent>& events, std::int64_t timeout_ms) {
   if (state_->ended) return false;
   const std::size_t first = events.size();
@@ -212,7 +216,7 @@ Result<text::ParserOptions> Service::parser_options(const TurnRequest& request,
   return options;
 }
 
-Result<Turn> Service::start(const TurnRequest& request) {
+Result<EncodedTurn> Service::encode(const TurnRequest& request) const {
   const text::RenderedPrompt prompt = text::render(request.conversation, encoding_);
   if (!prompt.images.empty()) {
     return make_error(
@@ -220,19 +224,32 @@ Result<Turn> Service::start(const TurnRequest& request) {
         fmt::format("the conversation holds {} images, this build reads text only", prompt.images.size()),
         "describe the image in words");
   }
-  DI_ASSIGN(auto parser, parser_options(request, prompt));
+  EncodedTurn encoded;
+  DI_ASSIGN(encoded.parser, parser_options(request, prompt));
+  DI_ASSIGN(encoded.prompt, text::encode(prompt, *tokenizer_));
+  return encoded;
+}
+
+Result<Turn> Service::start(const TurnRequest& request, EncodedTurn encoded) {
   runtime::Request ids;
-  DI_ASSIGN(ids.prompt, text::encode(prompt, *tokenizer_));
+  ids.prompt = std::move(encoded.prompt);
   const auto prompt_tokens = static_cast<std::int64_t>(ids.prompt.size());
   ids.sampling = request.sampling;
   ids.max_tokens = request.max_tokens;
   ids.stop_ids = request.stop_ids;
   ids.mode = request.mode;
+  ids.tenant = request.tenant;
+  ids.priority = request.priority;
   DI_ASSIGN(auto stream, engine_->submit(std::move(ids)));
   auto state =
-      std::make_unique<Turn::State>(*tokenizer_, std::move(stream), std::move(parser), prompt_tokens);
+      std::make_unique<Turn::State>(*tokenizer_, std::move(stream), std::move(encoded.parser), prompt_tokens);
   state->report_tokens = request.sampling.logprobs;
   return Turn(std::move(state));
+}
+
+Result<Turn> Service::start(const TurnRequest& request) {
+  DI_ASSIGN(auto encoded, encode(request));
+  return start(request, std::move(encoded));
 }
 
 }  // namespace deepinfer::service
