@@ -132,13 +132,11 @@ asio::awaitable<void> Session::refuse_head(boost::system::error_code code) {
   } else if (code == http::error::body_limit) {
     reply = Api::error_reply(nothing, 413,
                              fmt::format("the body is longer than {} bytes", options_.max_body_bytes));
-  } else if (code == beast::error::timeout) {
-    reply = Api::error_reply(nothing, 408, "the request did not come in time");
   } else if (code.category() == http::make_error_code(http::error::bad_method).category() &&
              code != http::error::end_of_stream && code != http::error::partial_message) {
     reply = Api::error_reply(nothing, 400, "this is no HTTP/1.1 request: " + code.message());
   } else {
-    co_return;  // the connection is gone
+    co_return;  // the connection is gone: by the client, or because the request did not come in time
   }
   keep_open_ = false;
   request_id_ = nothing.id;
