@@ -35,10 +35,11 @@ sigset_t block_signals() {
   return set;
 }
 
-void reread_keys(serve::ApiKeys& keys) {
+void reread_keys(serve::ApiKeys& keys, serve::Api& api) {
   if (!keys.required()) return;
   const auto done = keys.reread();
   if (done) {
+    api.apply_keys();
     log_info("the API keys were read again");
   } else {
     log_error("the API keys stay what they were: " + done.error().message());
@@ -75,7 +76,7 @@ Result<void> serve_model(const Options& options) {
 
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP)
-    reread_keys(*keys);
+    reread_keys(*keys, api);
   std::fprintf(stderr, "deepinfer: shutting down, up to %lld s for what is under way\n",
                static_cast<long long>(options.drain_s));
   api.drain();

@@ -92,6 +92,9 @@ Result<Stream> Engine::submit(Request request) {
 void Engine::preempt(RequestId request) {
   loop_->preempt(request);
 }
+Result<void> Engine::set_weight(const std::string& tenant, int weight) {
+  return loop_->set_weight(tenant, weight);
+}
 EngineStats Engine::stats() const {
   return loop_->stats();
 }

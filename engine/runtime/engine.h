@@ -171,6 +171,9 @@ class Engine {
   // Takes a running request's place away; it waits again and goes on where it was, with the same tokens. Nothing
   // happens to one that does not run.
   void preempt(RequestId request);
+  // A tenant's share of the machine among those that wait: 1 (what every tenant has at first) to sched::kMaxWeight.
+  // kInvalidArgument for another number, kOverloaded for one tenant too many.
+  Result<void> set_weight(const std::string& tenant, int weight);
   EngineStats stats() const;
   // Steps so far (EngineOptions::step_log).
   std::vector<StepRecord> step_log() const;

@@ -29,6 +29,7 @@ class Engine::Loop {
 
   Result<Stream> submit(Request request);
   void preempt(RequestId request);
+  Result<void> set_weight(const std::string& tenant, int weight);
   EngineStats stats() const;
   std::vector<StepRecord> step_log() const;
   const CoreInfo& info() const { return core_.info; }

@@ -46,6 +46,18 @@ Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
   return id;
 }
 
+Result<void> Engine::Loop::set_weight(const std::string& tenant, int weight) {
+  if (weight < 1 || weight > sched::kMaxWeight) {
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        "a tenant's weight is 1 to " + std::to_string(sched::kMaxWeight) + ", not " + std::to_string(weight));
+  }
+  const std::lock_guard lock(signal_->mutex);
+  DI_ASSIGN(const sched::TenantId id, tenant_of(tenant));
+  scheduler_.set_weight(id, weight);
+  return {};
+}
+
 sched::Hit Engine::Loop::View::find(RequestId request) {
   const Active& active = *loop_.active_.at(request);
   sched::Hit hit;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "dialects/error_body.h"
 #include "dialects/limits.h"
 #include "service/request_turn.h"
@@ -31,6 +32,15 @@ HttpReply refusal(const HttpRequest& request, const dialects::RequestError& erro
   reply.body = dialects::error_body(error, dialect_of(request.path), text::Profile::kOurs, request.id);
   if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
   return reply;
+}
+
+// Tools that the model may or may not call need nothing to hold it to.
+bool needs_grammar(const dialects::Request& request) {
+  if (!request.constraint) return false;
+  if (request.constraint->kind != dialects::OutputConstraint::Kind::kToolCall) return true;
+  const auto& tools = request.conversation.tools;
+  return std::any_of(tools.begin(), tools.end(),
+                     [](const text::ToolDefinition& tool) { return tool.strict.value_or(false); });
 }
 
 std::string id_of(dialects::Dialect dialect) {
@@ -78,6 +88,16 @@ Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
 void Api::serve(service::Service& service) {
   metrics_.follow(service);
   service_.store(&service);
+  apply_keys();
+}
+
+void Api::apply_keys() {
+  service::Service* const service = service_.load();
+  if (service == nullptr) return;
+  for (const KeyOwner& owner : keys_.owners()) {
+    const auto set = service->engine().set_weight(owner.tenant, owner.weight);
+    if (!set) log_error("a key's weight has no effect: " + set.error().message());
+  }
 }
 
 const Api::Route* Api::find_route(const HttpRequest& request, bool& known) {
@@ -239,7 +259,7 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
   if (service == nullptr) return not_ready(http);
   auto parsed = dialects::parse_request(dialect, http.body, context());
   if (!parsed.ok()) return refusal(http, parsed.error());
-  if (parsed->constraint) {
+  if (needs_grammar(*parsed)) {
     return refusal(http,
                    dialects::server_error(
                        400,

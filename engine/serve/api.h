@@ -31,6 +31,9 @@ class Api {
 
   // The model is loaded: it is ready. The service outlives every answer.
   void serve(service::Service& service);
+  // The keys have changed: what they say about tenants holds from now on.
+  void apply_keys();
+  void note_slow_reader() { metrics_.slow_readers.add(); }
   // No new work from now on: /ready says 503, and so does everything that would start a turn.
   void drain() { draining_.store(true); }
   bool draining() const { return draining_.load(); }

@@ -218,6 +218,7 @@ asio::awaitable<bool> Session::send_text(const std::string& text) {
   stream_.expires_after(milliseconds(options_.write_timeout_ms));
   const auto [code, bytes] = co_await asio::async_write(stream_, asio::buffer(text), kAsTuple);
   static_cast<void>(bytes);
+  if (code == beast::error::timeout) api_.note_slow_reader();
   if (code) keep_open_ = false;
   co_return !code;
 }
