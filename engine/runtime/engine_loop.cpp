@@ -192,6 +192,7 @@ std::vector<StepRecord> Engine::Loop::step_log() const {
 }
 
 void Engine::Loop::release(Active& active) {
+  end_rebuild(active);
   active.claim.end();
   active.sequence.reset();
   active.hit.reset();
@@ -245,6 +246,7 @@ void Engine::Loop::apply_preemptions() {
 
 void Engine::Loop::give_place_up(Active& active) {
   DI_CHECK(active.ahead == 0);
+  end_rebuild(active);
   const auto ids = active.sequence->ids();
   active.ids.assign(ids.begin(), ids.end());
   active.claim.end();
@@ -264,25 +266,26 @@ void Engine::Loop::open_planned(const sched::StepPlan& plan) {
 void Engine::Loop::lay_out(Flight& flight) {
   parts_.clear();
   flight.requests.clear();
+  flight.tokens.clear();
   flight.step.parts.clear();
   flight.step.error.reset();
   for (const sched::PlannedSequence& planned : flight.plan.sequences) {
     Active& active = *active_.at(planned.request);
-    DI_CHECK(active.sequence->length() + active.ahead == planned.position);
-    StepPart part{&*active.sequence, planned.tokens, active.steps_from, planned.logit_rows,
-                  &active.request.embeds};
+    const int tokens = place_part(active, planned);
+    StepPart part{&*active.sequence, tokens, active.steps_from, planned.logit_rows, &active.request.embeds};
     part.ahead = active.ahead;
     parts_.push_back(part);
     StepPipeline::Part run;
-    run.position = planned.position + planned.tokens;
+    run.position = planned.position + planned.tokens;  // of a rebuild, which samples nothing: no position
     if (planned.logit_rows > 0) run.sampler = &*active.sampler;
     if (planned.input_from_before) run.input_from = active.newest_part;
-    if (prefixes_ != nullptr) {
+    if (prefixes_ != nullptr && !planned.rebuilds) {
       run.state = prefixes_->reserve_state(active.chain, active.progress, run.position);
       run.private_state = active.sequence->private_state();
     }
     active.newest_part = static_cast<int>(flight.requests.size());
     flight.requests.push_back(&active);
+    flight.tokens.push_back(tokens);
     flight.step.parts.push_back(std::move(run));
   }
   const auto laid_out = flight.step.layout.lay_out(parts_);
@@ -334,7 +337,8 @@ sched::StepOutcome Engine::Loop::take_result(Flight& flight, std::size_t part, s
   const sched::PlannedSequence& planned = flight.plan.sequences[part];
   StepPipeline::Part& run = flight.step.parts[part];
   Active& active = *flight.requests[part];
-  active.ahead -= planned.tokens;
+  const int tokens = flight.tokens[part];
+  active.ahead -= tokens;
   sched::StepOutcome outcome;
   outcome.request = active.id;
   const std::optional<Error>& error = flight.step.error ? flight.step.error : run.error;
@@ -349,9 +353,9 @@ sched::StepOutcome Engine::Loop::take_result(Flight& flight, std::size_t part, s
     }
     return outcome;
   }
-  outcome.computed = planned.tokens;
-  active.sequence->commit(planned.tokens);
-  if (!planned.decodes) stats_.prompt_tokens += planned.tokens;
+  outcome.computed = tokens;
+  active.sequence->commit(tokens);
+  if (!planned.decodes) stats_.prompt_tokens += tokens;
   if (prefixes_ != nullptr) publish(active, run.state);
   if (run.token) take_token(active, std::move(*run.token), outcome, ends);
   return outcome;
@@ -396,7 +400,9 @@ bool Engine::Loop::turn(View& view) {
   apply_preemptions();
   end_suspects();
   if (scheduler_.running() + scheduler_.waiting() == 0) return moved;
-  if (static_cast<int>(in_flight_.size()) > options_.steps_ahead) return moved;
+  // A stage of a rebuild begins where the one before it has ended.
+  const int most = rebuilds_ > 0 ? 0 : options_.steps_ahead;
+  if (static_cast<int>(in_flight_.size()) > most) return moved;
   Flight& flight = in_flight_.empty() || in_flight_.front() == &flights_[1] ? flights_[0] : flights_[1];
   scheduler_.plan(now_ns(), view, flight.plan);
   open_planned(flight.plan);

@@ -36,6 +36,12 @@ class Engine::Loop {
   const EngineOptions& options() const { return options_; }
 
  private:
+  // Blocks of a replayed hit are computed again as they were the first time: cold up to the recipe's first boundary,
+  // replayed from there to the second, and so on. Positions of it are counted through all of these stages.
+  struct Rebuild {
+    std::size_t stage = 0;  // recipe.size(): done
+    std::int64_t base = 0;  // where the stage begins
+  };
   struct Active {
     RequestId id = 0;
     Request request;
@@ -50,9 +56,12 @@ class Engine::Loop {
     sched::TenantId tenant = 0;
     std::vector<cache::ImageSpan> images;
     cache::KeyChain chain;
-    std::optional<cache::Hit> hit;  // while it has a place; in replay mode from its first admission on
-    // What its steps see: `start`, or a cold start where the blocks of an exact hit had to be computed again.
+    std::optional<cache::Hit> hit;  // while it has a place; in replay mode also while it waits for another
+    // What its steps see: `start`, or where the blocks of its hit are computed again the start of that.
     sched::Start steps_from;
+    std::int64_t shared_blocks = 0;    // of its sequence: taken over from the hit
+    std::vector<std::int64_t> recipe;  // of a hit in replay mode: cache::Hit::recipe
+    std::optional<Rebuild> rebuild;    // replay mode: the blocks of the hit were gone
     cache::Progress progress;
     cache::Claim claim;
     // Steps in flight.
@@ -78,6 +87,7 @@ class Engine::Loop {
     explicit Flight(const CoreInfo& info) : step(info) {}
     sched::StepPlan plan;
     std::vector<Active*> requests;
+    std::vector<int> tokens;  // that run: fewer than planned where a stage of a rebuild ends
     StepPipeline::Step step;
   };
   struct End {
@@ -104,6 +114,18 @@ class Engine::Loop {
   void open(Active& active, const sched::Admission& admission);
   void refuse(const sched::Refused& refused);
   void end_standstill();
+  // engine_rebuild.cpp
+  static std::int64_t stage_first(const Active& active, std::size_t stage);
+  static std::int64_t stage_tokens(const Active& active, std::size_t stage);
+  static std::int64_t rebuild_tokens(const Active& active);
+  void begin_rebuild(Active& active);
+  void end_rebuild(Active& active);
+  // Gives the sequence the state from which the stage goes on.
+  void enter_stage(Active& active, std::size_t stage);
+  // How many of the part's tokens run in this step; the sequence is where they begin.
+  int place_part(Active& active, const sched::PlannedSequence& planned);
+  // Ids and image flags that a sequence of the request begins with; the flags are written to `image`.
+  cache::SequenceOptions sequence_options(const Active& active, std::vector<std::uint8_t>& image) const;
   // Those that hold a cached block which turned out to be corrupt.
   void end_suspects();
   // Enters what is full by now in the prefix cache, with the exact state that the step left for it.
@@ -115,7 +137,7 @@ class Engine::Loop {
   void take_token(Active& active, Token token, sched::StepOutcome& outcome, std::vector<End>& ends);
   void log(const Flight& flight);
   // Blocks, private area and hit go back.
-  static void release(Active& active);
+  void release(Active& active);
   // Tells the stream. The request is forgotten by whoever finds it without a step in flight.
   void end(End end);
   void forget(const Active& active) { active_.erase(active.id); }
@@ -130,6 +152,7 @@ class Engine::Loop {
   sched::Scheduler scheduler_;
   std::vector<RequestId> preemptions_;
   std::map<RequestId, std::unique_ptr<Active>> active_;
+  int rebuilds_ = 0;  // under way
   RequestId next_request_ = 1;
   std::uint64_t next_seed_;
   EngineStats stats_;

@@ -81,8 +81,8 @@ sched::Hit Engine::Loop::View::find(RequestId request) {
   return hit;
 }
 
-// In replay mode the hit stays referenced, so its blocks are there. In exact mode what is not there any more is computed
-// again, to the same bits.
+// What is not there any more is computed again, to the same bits: in exact mode as any prompt is, in replay mode by the
+// hit's recipe.
 sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& start) {
   const Active& active = *loop_.active_.at(request);
   sched::Resume resume;
@@ -93,11 +93,12 @@ sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& 
   cache::PrefixQuery query = loop_.query_of(active);
   query.at_most = start.hit;
   loop_.prefixes_->drop_corrupt(query);
-  const cache::PrefixLook look = loop_.prefixes_->look(query);
-  if (look.tokens == start.hit) {
-    resume.idle_blocks = look.idle_blocks;
+  query.checked = true;
+  const cache::Hit again = loop_.prefixes_->find(query);
+  if (again.tokens() == start.hit && again.recipe() == active.recipe) {
+    resume.idle_blocks = again.look().idle_blocks;
   } else {
-    resume.rebuild = start.hit;
+    resume.rebuild = rebuild_tokens(active);
     resume.held_blocks = 0;
   }
   return resume;
@@ -111,8 +112,7 @@ std::int64_t Engine::Loop::View::taken_blocks() {
   std::int64_t taken = 0;
   for (const auto& [id, active] : loop_.active_)
     if (active->sequence.has_value())
-      taken += static_cast<std::int64_t>(active->sequence->blocks().size()) -
-               active->steps_from.hit / state::kBlockTokens;
+      taken += static_cast<std::int64_t>(active->sequence->blocks().size()) - active->shared_blocks;
   return taken;
 }
 
@@ -141,37 +141,48 @@ cache::PrefixQuery Engine::Loop::query_of(const Active& active) const {
   return query;
 }
 
-void Engine::Loop::open(Active& active, const sched::Admission& admission) {
-  if (!admission.again) active.start = admission.start;
-  const std::vector<std::int32_t>& prompt = active.request.prompt;
-  active.steps_from = active.start;
-  if (admission.rebuild > 0) {  // exact mode: the blocks of its hit are gone
-    active.steps_from = sched::make_start(active.start.mode, static_cast<std::int64_t>(prompt.size()), 0,
-                                          options_.decoder_tokens);
-  }
-  const std::vector<std::int32_t>& ids = active.ids.empty() ? prompt : active.ids;
-  std::vector<std::uint8_t> image;
+cache::SequenceOptions Engine::Loop::sequence_options(const Active& active,
+                                                      std::vector<std::uint8_t>& image) const {
+  cache::SequenceOptions options;
+  options.ids = active.ids.empty() ? active.request.prompt : active.ids;
+  image.clear();
   if (!active.request.embeds.empty()) {
-    image.assign(ids.size(), 0);
+    image.assign(options.ids.size(), 0);
     for (const std::int32_t position : active.request.embeds.positions)
       image[static_cast<std::size_t>(position)] = 1;
   }
-  cache::SequenceOptions options;
-  options.ids = ids;
   options.image = image;
-  options.capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
+  options.capacity = static_cast<std::int64_t>(active.request.prompt.size()) + active.max_tokens;
+  return options;
+}
+
+void Engine::Loop::open(Active& active, const sched::Admission& admission) {
+  if (!admission.again) active.start = admission.start;
+  active.steps_from = active.start;
+  active.shared_blocks = 0;
+  if (admission.rebuild > 0) {  // the blocks of its hit are gone
+    if (active.start.mode == Mode::kReplay) return begin_rebuild(active);
+    active.steps_from =
+        sched::make_start(Mode::kExact, static_cast<std::int64_t>(active.request.prompt.size()), 0, 1);
+  }
   if (prefixes_ != nullptr && !active.hit.has_value()) {
     cache::PrefixQuery query = query_of(active);
     query.at_most = active.steps_from.hit;
     query.checked = true;  // by what the scheduler asked for it
     active.hit.emplace(prefixes_->find(query));
-    if (!admission.again) stats_.cached_tokens += active.start.hit;
+    if (!admission.again) {
+      stats_.cached_tokens += active.start.hit;
+      active.recipe = active.hit->recipe();
+    }
   }
   if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.steps_from.hit);
+  std::vector<std::uint8_t> image;
+  const cache::SequenceOptions options = sequence_options(active, image);
   auto sequence =
       active.steps_from.hit > 0 ? prefixes_->adopt(*active.hit, options) : core_.store->start(options);
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   active.sequence.emplace(std::move(*sequence));
+  active.shared_blocks = active.steps_from.hit / state::kBlockTokens;
   if (prefixes_ == nullptr) return;
   active.progress = prefixes_->begin(active.id, *active.hit);
   active.claim = prefixes_->claim(active.chain, active.progress);
@@ -185,24 +196,15 @@ void Engine::Loop::publish(Active& active, cache::SnapshotId state) {
   prefixes_->publish(*active.sequence, active.chain, active.progress, state);
 }
 
-// Nothing runs and nothing can start: a preempted request that replays keeps the blocks of its hit, which is all that it
-// can start from, and the pool is too small for what waits beside them. The latest such request ends.
+// Nothing runs and nothing can start: preempted requests that replay keep the blocks of their hits, and the pool is too
+// small for what waits beside them. They let go, and compute again what is then lost.
 void Engine::Loop::end_standstill() {
-  const auto last = std::find_if(active_.rbegin(), active_.rend(), [](const auto& entry) {
-    return entry.second->hit.has_value() && entry.second->hit->tokens() > 0;
-  });
-  DI_CHECK_MSG(last != active_.rend(), "nothing runs, and nothing that waits can start");
-  Active& active = *last->second;
-  DI_CHECK(scheduler_.remove(active.id) == sched::Leave::kNow);
-  const std::string held = std::to_string(active.start.hit / state::kBlockTokens);
-  release(active);
-  end({&active, FinishReason::kFailed, std::nullopt,
-       make_error(ErrorKind::kOutOfMemory,
-                  "a request had to give its place up, and the pool of " +
-                      std::to_string(core_.store->blocks()) + " blocks cannot keep the " + held +
-                      " that it goes on from beside what others need",
-                  "give the pool more memory, or use mode exact, which computes lost blocks again")});
-  forget(active);
+  bool any = false;
+  for (const auto& [id, active] : active_) {
+    any = any || active->hit.has_value();
+    active->hit.reset();
+  }
+  DI_CHECK_MSG(any, "nothing runs, and nothing that waits can start");
 }
 
 // What they have answered may be wrong already, so they end with an error instead of starting again.

@@ -113,12 +113,8 @@ class PrefixSchedule {
     const Finish& finish = one.answer.finish;
     const auto count = static_cast<int>(one.answer.ids.size());
     const Mode mode = *one.request.mode;
-    if (finish.reason == FinishReason::kFailed) {
-      // The pool is smaller than what preempted requests that replay have to keep.
-      EXPECT_EQ(mode, Mode::kReplay) << finish.error->message();
-      EXPECT_EQ(finish.error->kind, ErrorKind::kOutOfMemory) << finish.error->message();
-    } else if (one.cancel_after < 0) {
-      EXPECT_EQ(finish.reason, FinishReason::kLength);
+    if (one.cancel_after < 0) {
+      EXPECT_EQ(finish.reason, FinishReason::kLength) << (finish.error ? finish.error->message() : "");
       EXPECT_EQ(count, one.request.max_tokens);
     }
     const std::int64_t hit = mode == Mode::kExact ? 0 : finish.usage.cached_tokens;
@@ -153,7 +149,7 @@ TEST(EnginePrefix, RandomRequestsInASmallPool) {
   EXPECT_GT(all.cached_tokens, 5000);
   EXPECT_GT(all.preemptions, 50);
   EXPECT_GT(all.cancelled, 10);
-  EXPECT_LT(all.failed * 10, all.finished);
+  EXPECT_EQ(all.failed, 0);
 }
 
 // The blocks of its hit are gone when it comes to its turn again: they are computed again, and the answer is the same.
@@ -192,6 +188,52 @@ TEST(EnginePrefix, AnExactHitThatWasEvictedIsComputedAgain) {
   EXPECT_EQ(rest.finish.usage.cached_tokens, 256);
   EXPECT_TRUE(std::equal(rest.ids.begin(), rest.ids.end(), expected.begin() + 1, expected.end()));
   EXPECT_GE(engine->stats().preemptions, 1);
+  expect_all_free(*engine);
+}
+
+// A request that replays keeps what it starts from while it waits, until nothing else can run; then it lets go and computes
+// the lost blocks again as they were computed before: cold to 256, replayed from there to 384.
+TEST(EnginePrefix, AReplayedHitThatWasEvictedIsComputedAgain) {
+  std::atomic<std::int64_t> last_step = 1'000'000;
+  fake::CoreOptions core;
+  core.blocks = 5;
+  core.before_step = [&](std::int64_t step) -> Result<void> {
+    while (step > last_step)
+      std::this_thread::yield();
+    return {};
+  };
+  EngineOptions options;
+  options.mode = Mode::kReplay;
+  options.prefix.enabled = true;
+  const auto engine = make_engine(core, options);
+  std::mt19937 random(8);
+  const std::vector<std::int32_t> ids = random_ids(random, 500);
+  for (const std::ptrdiff_t length : {300, 430}) {
+    auto warm = engine->submit(request_of({ids.begin(), ids.begin() + length}, 1));
+    collect(*warm);
+  }
+  expect_all_free(*engine);
+  last_step = engine->stats().steps + 5;
+  const Request request = request_of(ids, 100);
+  auto stream = engine->submit(request);
+  stream->next();
+  Request urgent = request_of(random_ids(random, 300), 60);
+  urgent.priority = sched::kPriorities - 1;
+  auto other = engine->submit(urgent);
+  engine->preempt(stream->id());
+  last_step = 1'000'000;
+  EXPECT_EQ(collect(*other).ids, expected_answer(urgent, Mode::kReplay, 128, 60));
+  const Answer rest = collect(*stream);
+  EXPECT_EQ(rest.finish.reason, FinishReason::kLength)
+      << (rest.finish.error ? rest.finish.error->message() : "");
+  EXPECT_EQ(rest.finish.usage.cached_tokens, 384);
+  const auto expected = expected_answer(request, Mode::kReplay, 128, 100, {256, 384});
+  EXPECT_TRUE(std::equal(rest.ids.begin(), rest.ids.end(), expected.begin() + 1, expected.end()));
+  EXPECT_NE(expected, expected_answer(request, Mode::kReplay, 128, 100, {384}));
+  EXPECT_GE(engine->stats().preemptions, 1);
+  // The two first prompts, this one and the other's; again, with both stages before it.
+  EXPECT_GE(engine->stats().prompt_tokens,
+            300 + (430 - 128) + (500 - 256) + 300 + 256 + (384 - 128) + (500 - 256));
   expect_all_free(*engine);
 }
 

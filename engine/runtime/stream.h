@@ -37,7 +37,7 @@ struct Stream::Shared {
   const std::shared_ptr<EngineSignal> signal;
   std::mutex mutex;
   std::condition_variable arrived;
-  std::deque<Event> events;      // guarded by mutex
+  std::deque<Event> events;        // guarded by mutex
   std::optional<Finish> finish;    // guarded by mutex: set once the Finish was pushed
   std::function<void()> listener;  // guarded by mutex
 };
