@@ -108,8 +108,9 @@ void add_serve(Context& context) {
   command->add_option("--max-connections", options->server.max_connections, "Most open connections")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--drain-seconds", options->drain_s,
-                      "After SIGTERM: how long requests under way may go on")
+  command
+      ->add_option("--drain-seconds", options->drain_s,
+                   "After SIGTERM: how long requests under way may go on")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->callback([&context, options] {
@@ -118,7 +119,8 @@ void add_serve(Context& context) {
       if (done) return kDone;
       // The address is a setting that was refused (interfaces.md section 2).
       fail(done.error());
-      return done.error().kind == ErrorKind::kIo ? kRefused : static_cast<ExitCode>(exit_code(done.error().kind));
+      return done.error().kind == ErrorKind::kIo ? kRefused
+                                                 : static_cast<ExitCode>(exit_code(done.error().kind));
     };
   });
 }

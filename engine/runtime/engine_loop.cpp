@@ -301,7 +301,7 @@ std::optional<FinishReason> Engine::Loop::reason_to_stop(const Active& active, s
   return std::nullopt;
 }
 
-void Engine::Loop::log(const Flight& flight) {
+void Engine::Loop::note_step(const Flight& flight) {
   ++stats_.steps;
   stats_.step_time_ns += flight.step.time_ns;
   if (!options_.step_log) return;
@@ -362,7 +362,7 @@ sched::StepOutcome Engine::Loop::take_result(Flight& flight, std::size_t part, s
 }
 
 void Engine::Loop::settle(Flight& flight) {
-  log(flight);
+  note_step(flight);
   std::vector<End> ends;
   sched::StepResult result;
   result.step = flight.plan.step;

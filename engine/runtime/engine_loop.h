@@ -135,7 +135,7 @@ class Engine::Loop {
   void settle(Flight& flight);
   sched::StepOutcome take_result(Flight& flight, std::size_t part, std::vector<End>& ends);
   void take_token(Active& active, Token token, sched::StepOutcome& outcome, std::vector<End>& ends);
-  void log(const Flight& flight);
+  void note_step(const Flight& flight);
   // Blocks, private area and hit go back.
   void release(Active& active);
   // Tells the stream. The request is forgotten by whoever finds it without a step in flight.
