@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "cache/test_model.h"
-#include "sched/scheduler.h"
 #include "simulation/world.h"
 
 namespace deepinfer::simulation {

@@ -7,6 +7,7 @@
 
 #include "bench/serve_sim/request_cache.h"
 #include "cache/test_storage.h"
+#include "sched/scheduler.h"
 #include "simulation/cache_model.h"
 
 namespace deepinfer::simulation {

@@ -24,6 +24,7 @@ class Dice {
 };
 
 struct Load {
+  CacheKind kind = CacheKind::kModel;
   bool shares_prefixes = false;
   bool replays = false;
   bool has_deadlines = false;
@@ -79,7 +80,7 @@ void arrive(World& world, const WorldOptions& options, const Load& load, Dice& d
   Prompt prompt;
   prompt.tokens = dice.pick(1, load.longest_prompt);
   arrival.max_tokens = dice.pick(1, load.longest_answer);
-  if (load.shares_prefixes && dice.one_in(2)) {
+  if (load.shares_prefixes && !dice.one_in(load.kind == CacheKind::kReal ? 4 : 2)) {
     prompt.family = static_cast<int>(dice.pick(0, 2));
     prompt.shared = dice.pick(prompt.tokens / 2, prompt.tokens);
   }
@@ -114,6 +115,7 @@ std::unique_ptr<CacheModel> make_cache(CacheKind kind, const sched::SchedulerLim
 std::string run_schedule(std::uint64_t seed, CacheKind kind, Tally& tally) {
   Dice dice(seed);
   Load load;
+  load.kind = kind;
   load.shares_prefixes = dice.one_in(3) || kind == CacheKind::kReal;
   WorldOptions options = options_of(dice, load.shares_prefixes);
   options.record = seed % 16 == 0;
@@ -125,6 +127,7 @@ std::string run_schedule(std::uint64_t seed, CacheKind kind, Tally& tally) {
   const std::int64_t longest = load.shares_prefixes || dice.one_in(3) ? 600 : 60;
   load.longest_prompt = dice.pick(
       1, std::min({options.limits.context - 1, longest, std::int64_t{24} * options.limits.step_tokens}));
+  if (kind == CacheKind::kReal) load.longest_prompt = std::max<std::int64_t>(load.longest_prompt, 400);
   load.longest_answer = dice.pick(
       1, std::max<std::int64_t>(1, std::min<std::int64_t>(options.limits.context - load.longest_prompt, 60)));
   load.ticks = dice.pick(1, 60);

@@ -158,7 +158,10 @@ void World::make_plan() {
 
 void World::end_standstill() {
   const auto request = cache_->ends_at_standstill();
-  if (!request || requests_.at(*request).open) return fail("work is left and nothing runs");
+  if (!request) return fail("work is left and nothing runs");
+  const Known& known = requests_.at(*request);
+  if (known.open || !known.start || known.start->mode != sched::Mode::kReplay || known.start->hit == 0)
+    return fail("a request ends that keeps no blocks from the others");
   if (scheduler_.remove(*request) != sched::Leave::kNow) fail("a waiting request does not leave at once");
   end(*request, &Tally::starved);
 }
