@@ -80,7 +80,7 @@ void arrive(World& world, const WorldOptions& options, const Load& load, Dice& d
   Prompt prompt;
   prompt.tokens = dice.pick(1, load.longest_prompt);
   arrival.max_tokens = dice.pick(1, load.longest_answer);
-  if (load.shares_prefixes && !dice.one_in(load.kind == CacheKind::kReal ? 4 : 2)) {
+  if (load.shares_prefixes && (dice.one_in(2) || (load.kind == CacheKind::kReal && dice.one_in(2)))) {
     prompt.family = static_cast<int>(dice.pick(0, 2));
     prompt.shared = dice.pick(prompt.tokens / 2, prompt.tokens);
   }
