@@ -247,7 +247,7 @@ class Simulation {
     result_.ttft_p95_s = at_share(first_tokens_s_, 0.95);
     result_.busy_s = static_cast<double>(busy_ns_) * 1e-9;
     result_.total_s = static_cast<double>(now_ns_ - first_ns) * 1e-9;
-    result_.tokens_per_busy_s = static_cast<double>(tokens_) / result_.busy_s;
+    if (busy_ns_ > 0) result_.tokens_per_busy_s = static_cast<double>(tokens_) / result_.busy_s;
     result_.preemptions = scheduler_.preemptions();
     return result_;
   }
