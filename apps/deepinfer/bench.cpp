@@ -2,10 +2,12 @@
 #include "bench/bench.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/progress.h"
+#include "bench/serve_sim.h"
 #include "bench/startup.h"
 #include "bench/tokenize.h"
 #include "command.h"
@@ -20,6 +22,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelChoice model;
   std::string tokenizer;
+  std::string traces;
   std::vector<std::string> names;
   std::string kernels;
   int threads = 0;
@@ -77,8 +80,25 @@ void register_model_benches(const ModelChoice& model, const std::string& tokeniz
       });
 }
 
+void register_serve_sim(const std::string& option) {
+  bench::register_bench(
+      "serve-sim",
+      "recorded conversations through the scheduler and prefix cache on a modelled machine: throughput, "
+      "TTFT, hits",
+      [option](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
+        const char* const environment = std::getenv("DEEPINFER_TRACES");
+        const std::string folder = !option.empty() ? option : environment == nullptr ? "" : environment;
+        if (folder.empty()) {
+          return make_error(ErrorKind::kInvalidArgument, "cannot run the bench serve-sim without traces",
+                            "name their folder with --traces or DEEPINFER_TRACES");
+        }
+        return bench::run_serve_sim(folder, settings);
+      });
+}
+
 Result<void> run(const Options& options) {
   register_model_benches(options.model, options.tokenizer);
+  register_serve_sim(options.traces);
   if (options.list || options.names.empty()) {
     Json list = Json::array();
     std::string text;
@@ -114,6 +134,8 @@ void add_bench(Context& context) {
   CLI::App* command = context.app.add_subcommand("bench", "Measured speed beside its limit");
   options->model.declare(*command);
   command->add_option("--tokenizer", options->tokenizer, "tokenize: a tokenizer.json; default: the model's");
+  command->add_option("--traces", options->traces,
+                      "serve-sim: a folder of recorded conversations (*.json); default: DEEPINFER_TRACES");
   command->add_option("names", options->names, "Benches to run; none: list them");
   command->add_flag("--list", options->list, "List the benches");
   command->add_option("--kernels", options->kernels, "Instruction set of the CPU kernels; default: the best");

@@ -1,8 +1,13 @@
 // deepinfer generate: continue given token ids, one request or a batch.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <thread>
 
 #include "base/progress.h"
 #include "command.h"
@@ -26,6 +31,12 @@ struct Options {
 
 constexpr std::size_t kMaxBatchRequests = 100'000;
 constexpr int kBatchSequences = 16;
+constexpr std::int64_t kMaxArrivalMs = 24LL * 3600 * 1000;
+
+struct Asked {
+  runtime::Request request;
+  std::int64_t arrival_ms = 0;  // after the first moment of the batch, by the real clock
+};
 
 struct Answer {
   std::vector<std::int32_t> ids;
@@ -33,17 +44,34 @@ struct Answer {
   runtime::Finish finish;
 };
 
+Result<std::int64_t> read_arrival(const nlohmann::json& value) {
+  if (!value.is_number_integer() || value < 0 || value > kMaxArrivalMs) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      "field arrival_ms is " + value.dump() + ", expected an integer of 0 to " +
+                          std::to_string(kMaxArrivalMs),
+                      "it is the time after the start at which the request is made");
+  }
+  return value.get<std::int64_t>();
+}
+
 // One line of --batch: the fields of the options, {"ids": [...], "max_tokens": N, "temperature": ...}.
-Result<runtime::Request> request_of_line(const std::string& line, std::size_t number, const Options& options,
-                                         const runtime::Request& defaults) {
+Result<Asked> request_of_line(const std::string& line, std::size_t number, const Options& options,
+                              const runtime::Request& defaults) {
   const std::string where = options.batch + " line " + std::to_string(number);
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("ids")) {
     return make_error(ErrorKind::kInvalidArgument,
                       "cannot read " + where + ": not a JSON object with \"ids\"",
                       "write one request a line: {\"ids\": [1, 2, 3], \"max_tokens\": 16}");
   }
-  runtime::Request request = defaults;
+  Asked asked{defaults};
+  runtime::Request& request = asked.request;
+  if (const auto arrival = json.find("arrival_ms"); arrival != json.end() && !arrival->is_null()) {
+    const auto read = read_arrival(*arrival);
+    if (!read) return within(read.error(), where);
+    asked.arrival_ms = *read;
+    json.erase(arrival);
+  }
   const auto ids = parse_ids(json["ids"].is_array() && json["ids"].size() > 0
                                  ? json["ids"].dump().substr(1, json["ids"].dump().size() - 2)
                                  : std::string());
@@ -51,7 +79,7 @@ Result<runtime::Request> request_of_line(const std::string& line, std::size_t nu
   request.prompt = *ids;
   const auto applied = apply_request_fields(json, request);
   if (!applied) return within(applied.error(), where);
-  return request;
+  return asked;
 }
 
 const char* reason_name(runtime::FinishReason reason) {
@@ -100,13 +128,12 @@ Answer collect(runtime::Stream& stream) {
   }
 }
 
-Result<std::vector<runtime::Request>> read_requests(const Options& options,
-                                                    const runtime::Request& defaults) {
-  std::vector<runtime::Request> requests;
+Result<std::vector<Asked>> read_requests(const Options& options, const runtime::Request& defaults) {
+  std::vector<Asked> requests;
   if (options.batch.empty()) {
-    runtime::Request request = defaults;
-    DI_ASSIGN(request.prompt, parse_ids(options.ids));
-    requests.push_back(std::move(request));
+    Asked& asked = requests.emplace_back();
+    asked.request = defaults;
+    DI_ASSIGN(asked.request.prompt, parse_ids(options.ids));
     return requests;
   }
   std::ifstream file(options.batch);
@@ -134,6 +161,32 @@ Result<void> print(const Answer& answer, bool as_json, bool logprobs) {
   return write_output(text + "\n");
 }
 
+// Each at its time, those of one time in input order; the streams in input order.
+Result<std::vector<runtime::Stream>> submit(runtime::Engine& engine, std::vector<Asked> requests) {
+  std::vector<std::size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return requests[a].arrival_ms < requests[b].arrival_ms;
+  });
+  std::vector<std::optional<runtime::Stream>> submitted(requests.size());
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::size_t number : order) {
+    std::this_thread::sleep_until(start + std::chrono::milliseconds(requests[number].arrival_ms));
+    auto stream = engine.submit(std::move(requests[number].request));
+    if (!stream) {
+      return requests.size() == 1
+                 ? std::move(stream).error()
+                 : within(std::move(stream).error(), "request " + std::to_string(number + 1));
+    }
+    submitted[number].emplace(std::move(*stream));
+  }
+  std::vector<runtime::Stream> streams;
+  streams.reserve(submitted.size());
+  for (auto& stream : submitted)
+    streams.push_back(std::move(*stream));
+  return streams;
+}
+
 Result<void> generate(const Options& options) {
   if (options.ids.empty() == options.batch.empty()) {
     return make_error(ErrorKind::kInvalidArgument, "generate needs either --ids or --batch");
@@ -153,16 +206,7 @@ Result<void> generate(const Options& options) {
   engine_options.max_waiting = static_cast<int>(kMaxBatchRequests);
   DI_ASSIGN(auto engine, runtime::Engine::create(std::move(loaded.core), engine_options));
 
-  std::vector<runtime::Stream> streams;
-  streams.reserve(requests.size());
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    auto stream = engine->submit(std::move(requests[i]));
-    if (!stream) {
-      return requests.size() == 1 ? std::move(stream).error()
-                                  : within(std::move(stream).error(), "request " + std::to_string(i + 1));
-    }
-    streams.push_back(std::move(*stream));
-  }
+  DI_ASSIGN(auto streams, submit(*engine, std::move(requests)));
   Progress progress("requests", static_cast<std::int64_t>(streams.size()),
                     !options.json && streams.size() > 1);
   std::int64_t done = 0;
@@ -188,7 +232,8 @@ void add_generate(Context& context) {
   command->add_option(
       "--batch", options->batch,
       "JSON lines, one request a line: {\"ids\": [...], \"max_tokens\": N, \"temperature\": T, ...};\n"
-      "all run in one continuous batch, results come in input order");
+      "all run in one continuous batch, results come in input order. \"arrival_ms\": N makes a request N ms\n"
+      "after the start instead of at once");
   command
       ->add_option("--max-tokens", options->max_tokens,
                    "Most tokens to produce; 0 = as many as the context has room for")

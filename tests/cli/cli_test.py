@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -296,6 +297,55 @@ class Results(unittest.TestCase):
             batch.write_text(json.dumps(request) + "\n")
             alone = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
             self.assertEqual(json.loads(alone.stdout), json.loads(line))
+
+    def test_bench_serve_sim(self):
+        traces = self.folder / "traces"
+        traces.mkdir()
+        for trace in range(2):
+            requests = [{"t": 10 * turn, "in": 64 * (40 + 10 * turn), "out": 30, "api_time": 2,
+                         "hash_ids": list(range(40 + 10 * turn))} for turn in range(3)]
+            (traces / f"{trace}.json").write_text(json.dumps(
+                {"id": str(trace), "block_size": 64, "hash_id_scope": "local", "requests": requests}))
+        done = run("bench", "serve-sim", "--json", "--traces", traces)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {row["name"]: row for row in json.loads(done.stdout)}
+        self.assertEqual(len(rows), 20)
+        # The second request finds the first one's 20 blocks, the third the second one's 25; nothing else is shared.
+        hits = rows["serve-sim 100 % hits"]
+        self.assertAlmostEqual(hits["limit"], 100 * (20 + 25) / (20 + 25 + 30))
+        self.assertEqual(rows["serve-sim 10 % hits"]["value"], 0)  # six blocks hold none of the prompts
+        self.assertIn("60 blocks", hits["conditions"])
+        self.assertEqual(done.stdout, run("bench", "serve-sim", "--json", environment={"DEEPINFER_TRACES": str(traces)}).stdout)
+        (traces / "2.json").write_text("{")
+        done = run("bench", "serve-sim", "--traces", traces)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("2.json", done.stderr)
+        done = run("bench", "serve-sim", environment={"DEEPINFER_TRACES": ""})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--traces", done.stderr)
+
+    def test_batch_requests_arrive_at_their_time(self):
+        ids = list(self.golden["p17.ids"][1])
+        at_once = [{"ids": ids[:length], "max_tokens": 6, "ignore_eos": True, "temperature": 0} for length in (9, 5, 17)]
+        later = [dict(request, arrival_ms=ms) for request, ms in zip(at_once, (400, 0, 200), strict=True)]
+        answers, seconds = [], []
+        for requests in (at_once, later):
+            batch = self.folder / "arrivals.jsonl"
+            batch.write_text("".join(json.dumps(request) + "\n" for request in requests))
+            start = time.monotonic()
+            done = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
+            seconds.append(time.monotonic() - start)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            answers.append([json.loads(line) for line in done.stdout.splitlines()])
+        self.assertEqual([answer["usage"]["prompt_tokens"] for answer in answers[1]], [9, 5, 17])
+        self.assertEqual([answer["ids"] for answer in answers[1]], [answer["ids"] for answer in answers[0]])
+        self.assertGreaterEqual(seconds[1], 0.4)
+        for wrong in (-1, 0.5, "1", 10**9):
+            batch.write_text(json.dumps({"ids": [1], "arrival_ms": wrong}) + "\n")
+            done = run("generate", "--model", TINY / "checkpoint", "--batch", batch)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("line 1", done.stderr)
+            self.assertIn("arrival_ms", done.stderr)
 
 
 class Demo(unittest.TestCase):
