@@ -51,11 +51,21 @@ Result<std::unique_ptr<PrefixCache>> PrefixCache::create(Store& store, const Pre
   if (store.has_keeper()) return refused("its store has one already", "make one a store");
   DI_ASSIGN(Snapshots snapshots,
             Snapshots::create(store.storage(), store.registry(), options.snapshots, store.poisons_freed()));
-  return std::unique_ptr<PrefixCache>(new PrefixCache(store, options, std::move(snapshots)));
+  const auto bytes = static_cast<std::uint64_t>(index_bytes(store.blocks(), snapshots.capacity()));
+  DI_ASSIGN(LedgerClaim index, LedgerClaim::take(host_ledger(), "prefix index", bytes));
+  return std::unique_ptr<PrefixCache>(
+      new PrefixCache(store, options, std::move(snapshots), std::move(index)));
 }
 
-PrefixCache::PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots)
+std::int64_t PrefixCache::index_bytes(std::int64_t blocks, std::int64_t snapshots) {
+  return PrefixTree::bytes(blocks) + Victims::bytes(blocks) + EvictedKeys::bytes(blocks) +
+         Snapshots::host_bytes(snapshots);
+}
+
+PrefixCache::PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots,
+                         LedgerClaim index)
     : store_(store),
+      index_claim_(std::move(index)),
       options_(options),
       tree_(store.blocks()),
       victims_(options.eviction, store.blocks()),

@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/ledger.h"
 #include "cache/block_key.h"
 #include "cache/claims.h"
 #include "cache/eviction.h"
@@ -130,9 +131,13 @@ struct Progress {
 
 class PrefixCache : private BlockKeeper {
  public:
-  // kInvalidArgument for an option out of range or a store that has a keeper; kOutOfMemory for the snapshots.
+  // kInvalidArgument for an option out of range or a store that has a keeper; kOutOfMemory for the snapshots and the
+  // index (in the host's ledger as "prefix index").
   // The store outlives the cache; sequences may outlive it too.
   static Result<std::unique_ptr<PrefixCache>> create(Store& store, const PrefixCacheOptions& options);
+  // Host memory of the index for a pool of so many blocks and so many snapshots. Names of tenants (at most
+  // options.tenants) and the chains of requests come on top; neither grows with the pool.
+  static std::int64_t index_bytes(std::int64_t blocks, std::int64_t snapshots);
   ~PrefixCache() override;  // no Hit and no Claim may be left
 
   // The number of a name, given on first use. kOverloaded past options.tenants.
@@ -194,7 +199,7 @@ class PrefixCache : private BlockKeeper {
     Shortfall shortfall = Shortfall::kNone;
   };
 
-  PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots);
+  PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots, LedgerClaim index);
 
   int spare_blocks() const override { return tree_.spare(); }
   void give_up(int blocks) override;
@@ -240,6 +245,7 @@ class PrefixCache : private BlockKeeper {
   void drop_snapshot(PieceId block);
 
   Store& store_;
+  LedgerClaim index_claim_;
   PrefixCacheOptions options_;
   std::vector<Tenant> tenants_;
   std::unordered_map<std::string, TenantId> tenant_names_;

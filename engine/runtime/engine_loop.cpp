@@ -151,7 +151,7 @@ Result<Stream> Engine::Loop::submit(Request request) {
       arrival.deadline_ns = now_ns() + active->request.deadline_ms * 1'000'000;
     if (prefixes_ != nullptr)
       prefixes_->keys(active->tenant).extend(active->chain, {active->request.prompt, active->images});
-    if (auto refusal = scheduler_.enqueue(arrival, now_ns())) return std::move(refusal->error);
+    if (const auto refusal = scheduler_.enqueue(arrival, now_ns())) return refusal_error(*refusal);
     ++next_request_;
     const std::uint64_t seed = active->request.sampling.seed.value_or(next_seed_++);
     active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
@@ -171,7 +171,7 @@ EngineStats Engine::Loop::stats() const {
   stats.running = scheduler_.running();
   stats.blocks = core_.store->blocks();
   stats.free_blocks = core_.store->available_blocks();
-  stats.cached_blocks = prefixes_ == nullptr ? 0 : prefixes_->cached_blocks();
+  if (prefixes_ != nullptr) describe(*prefixes_, stats);
   stats.preemptions = scheduler_.preemptions();
   stats.sequences = core_.store->sequences();
   stats.free_sequences = core_.store->free_sequences();
@@ -191,6 +191,7 @@ void Engine::Loop::finish(Active& active, FinishReason reason, std::optional<std
   end.usage.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
   end.usage.completion_tokens = active.produced;
   end.usage.cached_tokens = active.start.hit;
+  end.usage.unrestored_tokens = active.unrestored;
   end.error = std::move(error);
   stats_.finished += reason == FinishReason::kStop || reason == FinishReason::kLength ? 1 : 0;
   stats_.cancelled += reason == FinishReason::kCancelled ? 1 : 0;

@@ -27,6 +27,7 @@ class Engine::Loop {
 
   Result<Stream> submit(Request request);
   void preempt(RequestId request);
+  sched::Wait why(RequestId request) const;
   EngineStats stats() const;
   std::vector<StepRecord> step_log() const;
   const CoreInfo& info() const { return core_.info; }
@@ -47,6 +48,7 @@ class Engine::Loop {
     sched::TenantId tenant = 0;
     std::vector<cache::ImageSpan> images;
     cache::KeyChain chain;
+    std::int64_t unrestored = 0;    // Usage::unrestored_tokens
     std::optional<cache::Hit> hit;  // while it has a place; in replay mode from its first admission on
     // What its steps see: `start`, or a cold start where the blocks of an exact hit had to be computed again.
     sched::Start steps_from;

@@ -28,6 +28,23 @@ std::vector<cache::ImageSpan> image_spans(const EmbedRows& embeds, int hidden) {
   return spans;
 }
 
+void describe(const cache::PrefixCache& cache, EngineStats& stats) {
+  stats.cached_blocks = cache.cached_blocks();
+  stats.snapshots = cache.snapshots();
+  stats.prefix = cache.stats();
+}
+
+Error refusal_error(const sched::Refusal& refusal) {
+  Error error = refusal.error;
+  error.retry_after_ns = refusal.retry_after_ns;
+  return error;
+}
+
+sched::Wait Engine::Loop::why(RequestId request) const {
+  const std::lock_guard lock(signal_->mutex);
+  return scheduler_.why(request);
+}
+
 Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
   const auto known = tenants_.find(name);
   if (known != tenants_.end()) return known->second;
@@ -148,9 +165,16 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   options.capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
   if (prefixes_ != nullptr && !active.hit.has_value()) {
     cache::PrefixQuery query = query_of(active);
-    query.at_most = active.steps_from.hit;
+    // Only a hit that is shorter than what there is now is asked for by its length: the cache counts why others are not
+    // longer.
+    const cache::PrefixLook look = prefixes_->look(query);
+    if (look.tokens != active.steps_from.hit) query.at_most = active.steps_from.hit;
     active.hit.emplace(prefixes_->find(query));
-    if (!admission.again) stats_.cached_tokens += active.start.hit;
+    if (!admission.again) {
+      active.unrestored = look.cached - look.tokens;
+      stats_.cached_tokens += active.start.hit;
+      stats_.unrestored_tokens += active.unrestored;
+    }
   }
   if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.steps_from.hit);
   auto sequence =
@@ -187,7 +211,7 @@ void Engine::Loop::end_standstill() {
 }
 
 void Engine::Loop::refuse(const sched::Refused& refused) {
-  finish(*active_.at(refused.request), FinishReason::kFailed, std::nullopt, refused.why.error);
+  finish(*active_.at(refused.request), FinishReason::kFailed, std::nullopt, refusal_error(refused.why));
 }
 
 }  // namespace deepinfer::runtime
