@@ -2,8 +2,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-#include <numeric>
-
+#include "base/ledger.h"
 #include "cache/prefix_cache.h"
 #include "cache/test_model.h"
 #include "cache/test_storage.h"
@@ -63,6 +62,29 @@ TEST(PrefixMemory, BytesABlockStayBetweenTheDocumentedBounds) {
     EXPECT_LE(PrefixCache::index_bytes(blocks, 0), PrefixCache::index_bytes(blocks + 1, 0)) << blocks;
   }
   EXPECT_LT(PrefixCache::index_bytes(100, 0), PrefixCache::index_bytes(100, 64));
+}
+
+std::uint64_t in_host_ledger(const std::string& tag) {
+  for (const LedgerRow& row : host_ledger().rows())
+    if (row.tag == tag) return row.bytes;
+  return 0;
+}
+
+TEST(PrefixMemory, TheLedgersHaveIndexAndSnapshots) {
+  TestStorage::Ledger ledger;
+  auto store = Store::create(std::make_unique<TestStorage>(ledger), test::test_registry(), {32, 2, false});
+  ASSERT_TRUE(store.ok());
+  PrefixCacheOptions options;
+  options.secret = "secret";
+  options.snapshots = 5;
+  {
+    auto cache = PrefixCache::create(**store, options);
+    ASSERT_TRUE(cache.ok()) << cache.error().message();
+    EXPECT_EQ(in_host_ledger("prefix index"), static_cast<std::uint64_t>(PrefixCache::index_bytes(32, 5)));
+    EXPECT_EQ(ledger["prefix snapshots"], 5 * Snapshots::bytes_of(test::test_registry()));
+  }
+  EXPECT_EQ(in_host_ledger("prefix index"), 0U);
+  EXPECT_EQ(ledger["prefix snapshots"], 0U);
 }
 
 }  // namespace
