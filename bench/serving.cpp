@@ -86,6 +86,7 @@ struct Served {
       made.prompt.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.vocab)));
     made.max_tokens = answer;
     made.ignore_eos = true;
+    made.sampling.temperature = 0;
     return made;
   }
 

@@ -1,5 +1,5 @@
 // Requests through the engine on a model directory: what a prefix hit saves, what a batch gains, and what the host costs
-// between steps. All on the cpu backend, random prompts, greedy, precision bf16.
+// between steps. All on the cpu backend, random prompts, greedy, exact mode unless named, precision bf16.
 #pragma once
 
 #include <filesystem>
