@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <random>
 
 #include "bench/forward_work.h"
@@ -177,11 +178,11 @@ Result<void> ttft_rows(const Served& served, Mode mode, const Options& options, 
   return {};
 }
 
-// Steps in which all of some equal requests decode.
+// The steps in which all of some equal requests decode: seconds from the start of one to the start of the next, and the
+// share of that in which the device's thread waited.
 struct Decoding {
-  double period = 0;  // seconds from one token of a sequence to the next, median
-  double step = 0;    // seconds of the step itself, median
-  std::size_t steps = 0;
+  std::vector<double> periods;
+  std::vector<double> waits;  // 0 .. 1
 };
 
 Result<Decoding> decode_together(const Served& served, int sequences, std::mt19937& random) {
@@ -192,27 +193,20 @@ Result<Decoding> decode_together(const Served& served, int sequences, std::mt199
     DI_ASSIGN(auto stream, engine.submit(served.request(random, kShortPrompt, kAnswer)));
     streams.push_back(std::move(stream));
   }
-  // The first one is the first to end, so its last tokens come from steps that all take part in.
-  std::vector<Clock::time_point> arrivals;
-  while (std::holds_alternative<runtime::Token>(streams.front().next()))
-    arrivals.push_back(Clock::now());
   for (auto& stream : streams)
     DI_TRY(wait_for_finish(stream));
-
-  std::vector<double> steps;
+  Decoding decoding;
   const auto log = engine.step_log();
   for (std::size_t i = before; i < log.size(); ++i) {
-    if (log[i].decoding == sequences && log[i].tokens == sequences)
-      steps.push_back(1e-9 * static_cast<double>(log[i].time_ns));
+    if (log[i].decoding != sequences || log[i].tokens != sequences) continue;
+    const double period = 1e-9 * static_cast<double>(log[i].time_ns + log[i].gap_ns);
+    decoding.periods.push_back(period);
+    decoding.waits.push_back(1e-9 * static_cast<double>(log[i].gap_ns) / period);
   }
-  std::vector<double> periods;
-  for (std::size_t i = arrivals.size() - std::min(arrivals.size(), steps.size()) + 1; i < arrivals.size();
-       ++i)
-    periods.push_back(seconds_between(arrivals[i - 1], arrivals[i]));
-  if (periods.empty()) {
+  if (decoding.periods.empty()) {
     return make_error(ErrorKind::kInternal, fmt::format("{} requests never decoded all together", sequences));
   }
-  return Decoding{median(periods), median(steps), periods.size()};
+  return decoding;
 }
 
 // What the machine gives, looked at around every sample.
@@ -265,8 +259,8 @@ Result<std::vector<double>> batch_periods(const Served& served, Limits& limits, 
   for (int i = 0; i < samples; ++i) {
     DI_ASSIGN(const Decoding decoding, decode_together(served, batch, random));
     const bool after = limits.look();
-    all.push_back(decoding.period);
-    if (before && after) counted.push_back(decoding.period);
+    all.push_back(median(decoding.periods));
+    if (before && after) counted.push_back(all.back());
     before = after;
   }
   quiet = counted.size();
@@ -340,21 +334,21 @@ Result<std::vector<Row>> run_host_time(const std::filesystem::path& model_direct
             Served::open(model_directory, options,
                          {.sequences = kHostSequences, .context = 2 * state::kBlockTokens, .snapshots = 16}));
   std::mt19937 random(5);
-  std::vector<double> percents;
-  std::vector<double> periods;
-  std::size_t steps = 0;
+  Decoding all;
   for (int i = 0; i < samples; ++i) {
     DI_ASSIGN(const Decoding decoding, decode_together(served, kHostSequences, random));
-    percents.push_back(100 * (decoding.period - decoding.step) / decoding.period);
-    periods.push_back(decoding.period);
-    steps += decoding.steps;
+    all.periods.insert(all.periods.end(), decoding.periods.begin(), decoding.periods.end());
+    all.waits.insert(all.waits.end(), decoding.waits.begin(), decoding.waits.end());
     if (options.progress) options.progress("host-time", static_cast<double>(i + 1) / samples);
   }
+  const double mean =
+      std::accumulate(all.waits.begin(), all.waits.end(), 0.0) / static_cast<double>(all.waits.size());
   return std::vector<Row>{
-      {"host-time", median(percents), "% of step", kLimitHostPercent,
-       fmt::format("{} decoding sequences, {:.3f} ms from step to step, median of {} samples ({} steps), "
-                   "prefix cache on; {}",
-                   kHostSequences, 1e3 * median(periods), samples, steps, served.machine())}};
+      {"host-time", 100 * median(all.waits), "% of step", kLimitHostPercent,
+       fmt::format(
+           "{} decoding sequences, {:.3f} ms from step to step, medians of {} steps (mean wait {:.2f} %), "
+           "sampling counts as part of the step, prefix cache on; {}",
+           kHostSequences, 1e3 * median(all.periods), all.periods.size(), 100 * mean, served.machine())}};
 }
 
 }  // namespace deepinfer::bench

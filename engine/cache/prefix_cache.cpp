@@ -257,12 +257,24 @@ std::optional<Corruption> PrefixCache::verify(const std::vector<PieceId>& blocks
   return Corruption{last.depth * kBlock, last.key, last.tenant, true};
 }
 
+std::optional<Corruption> PrefixCache::drop_corrupt(const PrefixQuery& query) {
+  std::optional<Corruption> first;
+  std::vector<PieceId> blocks;
+  while (options_.verify) {
+    collect(walk(query), blocks);
+    const auto found = verify(blocks, query.mode);
+    if (!found) break;
+    if (!first) first = found;
+  }
+  return first;
+}
+
 Hit PrefixCache::find(const PrefixQuery& query) {
   ++tick_;
   Hit hit;
   Path path = walk(query);
   collect(path, hit.blocks_);
-  while (options_.verify) {
+  while (options_.verify && !query.checked) {
     const auto corruption = verify(hit.blocks_, query.mode);
     if (!corruption) break;
     if (!hit.corruption_) hit.corruption_ = corruption;

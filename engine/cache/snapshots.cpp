@@ -64,23 +64,36 @@ SnapshotId Snapshots::victim(SnapshotRank rank) const {
   return worst;
 }
 
-Snapshots::Kept Snapshots::keep(PieceId owner, const std::byte* private_state, SnapshotRank rank,
-                                std::uint64_t now) {
+Snapshots::Reserved Snapshots::reserve(SnapshotRank rank, std::uint64_t now) {
   if (!pool_) return {};
-  Kept kept;
+  Reserved reserved;
   if (pool_->free_pieces() == 0) {
     const SnapshotId worst = victim(rank);
     if (worst == kNoSnapshot) return {};
-    kept.evicted_owner = entry(worst).owner;
+    reserved.evicted_owner = entry(worst).owner;
     drop(worst);
   }
-  kept.id = pool_->take();
-  entry(kept.id) = {owner, rank, 0, now, 0};
-  ++used_;
-  std::byte* const to = pool_->address(kept.id);
+  reserved.id = pool_->take();
+  entry(reserved.id) = {kNoPiece, rank, 0, now, 0};
+  return reserved;
+}
+
+void Snapshots::capture(SnapshotId id, const std::byte* private_state) const {
+  std::byte* const to = pool_->address(id);
   for (const Range& range : ranges_)
     pool_->storage().copy(to + range.at, private_state + range.from, range.bytes);
-  return kept;
+}
+
+void Snapshots::bind(SnapshotId id, PieceId owner) {
+  DI_CHECK(owner != kNoPiece && entry(id).owner == kNoPiece);
+  entry(id).owner = owner;
+  ++used_;
+}
+
+void Snapshots::discard(SnapshotId id) {
+  DI_CHECK(entry(id).owner == kNoPiece);
+  entry(id) = {};
+  pool_->drop(id);
 }
 
 void Snapshots::restore(SnapshotId id, std::byte* private_state) const {

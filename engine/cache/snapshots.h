@@ -36,12 +36,17 @@ class Snapshots {
   int used() const { return used_; }
   std::size_t bytes() const { return bytes_; }  // of one
 
-  struct Kept {
+  struct Reserved {
     SnapshotId id = kNoSnapshot;       // kNoSnapshot: no room
     PieceId evicted_owner = kNoPiece;  // the block that lost its snapshot for it
   };
-  // Copies what needs restoring out of a private area, for the boundary after block `owner`.
-  Kept keep(PieceId owner, const std::byte* private_state, SnapshotRank rank, std::uint64_t now);
+  // Room for one, before there is anything to keep. It ends with bind() or discard().
+  Reserved reserve(SnapshotRank rank, std::uint64_t now);
+  // Copies what needs restoring out of a private area. Any thread: only the snapshot's own bytes are written.
+  void capture(SnapshotId id, const std::byte* private_state) const;
+  // What was captured is the state at the end of block `owner`.
+  void bind(SnapshotId id, PieceId owner);
+  void discard(SnapshotId id);
   // Copies it into a private area; the rest of the area stays.
   void restore(SnapshotId id, std::byte* private_state) const;
 
@@ -65,7 +70,7 @@ class Snapshots {
     std::size_t from = 0, bytes = 0, at = 0;
   };
   struct Entry {
-    PieceId owner = kNoPiece;  // kNoPiece: free, or held only by a hit
+    PieceId owner = kNoPiece;  // kNoPiece: free, reserved, or held only by a hit
     SnapshotRank rank = SnapshotRank::kRegular;
     std::uint32_t uses = 0;
     std::uint64_t last_use = 0;

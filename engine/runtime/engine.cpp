@@ -28,6 +28,7 @@ Result<std::unique_ptr<cache::PrefixCache>> make_prefix_cache(const Core& core,
   wanted.shared_salt = options.shared;
   wanted.snapshots = options.snapshots.value_or(core.info.snapshots);
   wanted.cut_layer = core.info.cut_layer;
+  wanted.verify = options.verify;
   return cache::PrefixCache::create(*core.store, wanted);
 }
 
@@ -63,6 +64,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options)
   limits.prefill_chunk = options.prefill_chunk;
   limits.blocks = core.store->blocks();
   limits.context = core.info.max_model_len;
+  limits.depth = options.steps_ahead;
   DI_ASSIGN(auto scheduler, sched::Scheduler::create(limits));
   if (core.info.limits.logit_rows < limits.sequences || core.info.limits.decoder_rows < limits.step_tokens) {
     return make_error(

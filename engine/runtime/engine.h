@@ -1,6 +1,6 @@
 // The engine: ids in, ids out. Many requests share one model; each step runs one token of every decoding sequence
-// and chunks of prompts together (continuous batching). One thread of the engine owns the device; submit, cancel and
-// the streams may be used from any thread.
+// and chunks of prompts together (continuous batching). One thread of the engine owns the device, another plans the next
+// step while one runs; submit, cancel and the streams may be used from any thread.
 //
 //   auto loaded = runtime::load(options);                       // load.h
 //   auto engine = runtime::Engine::create(std::move(*loaded).core, {});
@@ -80,7 +80,8 @@ struct Finish {
 using Event = std::variant<Token, Finish>;
 
 // One request's output. Tokens in order, then one Finish; after it next() repeats the Finish. Dropping the
-// handle cancels a request that has not finished. Used by one thread at a time.
+// handle cancels a request that has not finished. Used by one thread at a time. Where a step in flight still computes the
+// request, its blocks are free when that step has ended, shortly after the Finish.
 class Stream {
  public:
   Stream(Stream&&) noexcept;
@@ -109,6 +110,9 @@ struct PrefixOptions {
   bool shared = false;  // every tenant finds what any tenant computed
   // States kept for hits in exact mode (cache::Snapshots). Absent: as many as the memory plan has room for.
   std::optional<int> snapshots;
+  // A checksum of each cached block, compared before each hit: memory that changed under the cache is found. Costs a pass
+  // over the hit's blocks.
+  bool verify = false;
 };
 
 struct EngineOptions {
@@ -116,7 +120,9 @@ struct EngineOptions {
   std::vector<std::int32_t> never_sampled;  // rows of the head without a token, placeholders (recipe.md 1.5)
   Mode mode = Mode::kExact;                 // of requests that name none
   std::int64_t decoder_tokens = sched::kDecoderTokens;  // replay: prompt rows that run the decoder half, >= 1
-  int prefill_chunk = 0;   // most prompt tokens of one sequence in a step; 0: the step's token budget
+  int prefill_chunk = 0;  // most prompt tokens of one sequence in a step; 0: the step's token budget
+  // 1: the next step is planned and laid out while one runs. 0: between the two, for comparisons.
+  int steps_ahead = 1;
   int max_waiting = 1024;  // queued requests; one more is refused with kOverloaded
   bool step_log = false;   // keep a StepRecord for each step (tests, benches)
   PrefixOptions prefix;
@@ -128,7 +134,8 @@ struct StepRecord {
   int tokens = 0;
   int decoding = 0;  // sequences past their prompt
   int admitted = 0;
-  std::int64_t time_ns = 0;
+  std::int64_t time_ns = 0;  // of the device's thread: the step and the sampling
+  std::int64_t gap_ns = 0;   // for which that thread waited before it
 };
 inline constexpr std::size_t kMaxStepRecords = 1 << 16;  // the log keeps the newest
 
@@ -143,6 +150,8 @@ struct EngineStats {
   int blocks = 0, free_blocks = 0;  // free: or cached and held by nobody
   int cached_blocks = 0;
   int snapshots = 0;  // exact states kept now
+  std::int64_t corrupt_blocks =
+      0;  // PrefixOptions::verify: cached blocks and states that were not what they had been
   int sequences = 0, free_sequences = 0;
   cache::PrefixStats
       prefix;  // by mode: finds, hit and cached tokens, why hits were not longer; zeros without a cache

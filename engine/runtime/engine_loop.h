@@ -1,6 +1,8 @@
-// The engine thread: plan, run, sample, commit, publish.
+// The engine thread: plan, lay out, hand over to the device's thread, commit, publish. Results are handled while the next
+// step runs.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,7 +14,7 @@
 #include "cache/sequence.h"
 #include "runtime/engine.h"
 #include "runtime/sampler.h"
-#include "runtime/step.h"
+#include "runtime/step_pipeline.h"
 #include "runtime/stream.h"
 #include "sched/scheduler.h"
 
@@ -54,6 +56,10 @@ class Engine::Loop {
     sched::Start steps_from;
     cache::Progress progress;
     cache::Claim claim;
+    // Steps in flight.
+    std::int64_t ahead = 0;  // positions that they compute
+    int newest_part = 0;     // its place in the newest of them
+    bool ended = false;      // its Finish is out; it is forgotten when they are back
   };
   // What the scheduler sees of the store and the prefix cache.
   class View final : public sched::CacheView {
@@ -68,11 +74,17 @@ class Engine::Loop {
    private:
     const Loop& loop_;
   };
-  // A part of the step in flight and what came of it.
+  // A step from its plan to its results: parts as in plan.sequences.
   struct Flight {
+    explicit Flight(const CoreInfo& info) : step(info) {}
+    sched::StepPlan plan;
+    std::vector<Active*> requests;
+    StepPipeline::Step step;
+  };
+  struct End {
     Active* active = nullptr;
-    sched::PlannedSequence planned;
-    std::optional<Token> token;
+    FinishReason reason = FinishReason::kStop;
+    std::optional<std::int32_t> stop_id;
     std::optional<Error> error;
   };
 
@@ -83,28 +95,35 @@ class Engine::Loop {
 
   void run();
   // With the lock held:
+  // Whatever there is to do now: results, cancels, the next plan. False: nothing was.
+  bool turn(View& view);
   void apply_cancels();
-  void begin(const sched::StepPlan& plan, std::vector<Flight>& flights);
   void apply_preemptions();
+  void open_planned(const sched::StepPlan& plan);
+  void lay_out(Flight& flight);
   void give_place_up(Active& active);
   void open(Active& active, const sched::Admission& admission);
   void refuse(const sched::Refused& refused);
   void end_standstill();
-  // Enters what is full by now in the prefix cache.
-  void publish(Active& active);
+  // Those that hold a cached block which turned out to be corrupt.
+  void end_suspects();
+  // Enters what is full by now in the prefix cache, with the exact state that the step left for it.
+  void publish(Active& active, cache::SnapshotId state);
   cache::PrefixQuery query_of(const Active& active) const;
   Result<sched::TenantId> tenant_of(const std::string& name);
-  void settle(const sched::StepPlan& plan, std::vector<Flight>& flights, std::int64_t time_ns);
-  void finish(Active& active, FinishReason reason, std::optional<std::int32_t> stop_id,
-              std::optional<Error> error);
+  void settle(Flight& flight);
+  sched::StepOutcome take_result(Flight& flight, std::size_t part, std::vector<End>& ends);
+  void take_token(Active& active, Token token, sched::StepOutcome& outcome, std::vector<End>& ends);
+  void log(const Flight& flight);
+  // Blocks, private area and hit go back.
+  static void release(Active& active);
+  // Tells the stream. The request is forgotten by whoever finds it without a step in flight.
+  void end(End end);
+  void forget(const Active& active) { active_.erase(active.id); }
   std::optional<FinishReason> reason_to_stop(const Active& active, std::int32_t id) const;
-  // Without it:
-  void execute(std::vector<Flight>& flights);
 
   Core core_;
   EngineOptions options_;
-  StepRunner runner_;
-  SamplerScratch scratch_;
   std::shared_ptr<const std::vector<std::uint8_t>> never_;
   std::shared_ptr<EngineSignal> signal_;          // its mutex guards everything below
   std::unique_ptr<cache::PrefixCache> prefixes_;  // null without one
@@ -117,6 +136,10 @@ class Engine::Loop {
   EngineStats stats_;
   std::deque<StepRecord> log_;
   bool stopping_ = false;
+  std::array<Flight, 2> flights_;
+  std::deque<Flight*> in_flight_;  // the oldest first
+  std::vector<StepPart> parts_;    // scratch of lay_out()
+  StepPipeline pipeline_;
   std::thread thread_;
 };
 

@@ -32,6 +32,7 @@ void describe(const cache::PrefixCache& cache, EngineStats& stats) {
   stats.cached_blocks = cache.cached_blocks();
   stats.snapshots = cache.snapshots();
   stats.prefix = cache.stats();
+  stats.corrupt_blocks = stats.prefix.corrupt_blocks + stats.prefix.corrupt_snapshots;
 }
 
 Error refusal_error(const sched::Refusal& refusal) {
@@ -70,6 +71,7 @@ sched::Hit Engine::Loop::View::find(RequestId request) {
   hit.reason = sched::HitReason::kDisabled;
   if (loop_.prefixes_ == nullptr) return hit;
   const cache::PrefixQuery query = loop_.query_of(active);
+  loop_.prefixes_->drop_corrupt(query);
   const cache::PrefixLook look = loop_.prefixes_->look(query);
   hit.start =
       sched::make_start(active.start.mode, query.prompt_tokens, look.tokens, loop_.options_.decoder_tokens);
@@ -96,6 +98,7 @@ sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& 
   if (active.hit.has_value()) return resume;
   cache::PrefixQuery query = loop_.query_of(active);
   query.at_most = start.hit;
+  loop_.prefixes_->drop_corrupt(query);
   const cache::PrefixLook look = loop_.prefixes_->look(query);
   if (look.tokens == start.hit) {
     resume.idle_blocks = look.idle_blocks;
@@ -169,6 +172,7 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
     // longer.
     const cache::PrefixLook look = prefixes_->look(query);
     if (look.tokens != active.steps_from.hit) query.at_most = active.steps_from.hit;
+    query.checked = true;  // by what the scheduler asked for it
     active.hit.emplace(prefixes_->find(query));
     if (!admission.again) {
       active.unrestored = look.cached - look.tokens;
@@ -186,10 +190,12 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   active.claim = prefixes_->claim(active.chain, active.progress);
 }
 
-void Engine::Loop::publish(Active& active) {
-  if (prefixes_ == nullptr) return;
-  prefixes_->keys(active.tenant).extend(active.chain, {active.sequence->ids(), active.images});
-  prefixes_->publish(*active.sequence, active.chain, active.progress);
+void Engine::Loop::publish(Active& active, cache::SnapshotId state) {
+  prefixes_->keys(active.tenant)
+      .extend(
+          active.chain,
+          {active.sequence->ids().first(static_cast<std::size_t>(active.sequence->length())), active.images});
+  prefixes_->publish(*active.sequence, active.chain, active.progress, state);
 }
 
 // Nothing runs and nothing can start: a preempted request that replays keeps the blocks of its hit, which is all that it
@@ -201,17 +207,43 @@ void Engine::Loop::end_standstill() {
   DI_CHECK_MSG(last != active_.rend(), "nothing runs, and nothing that waits can start");
   Active& active = *last->second;
   DI_CHECK(scheduler_.remove(active.id) == sched::Leave::kNow);
-  finish(active, FinishReason::kFailed, std::nullopt,
-         make_error(ErrorKind::kOutOfMemory,
-                    "a request had to give its place up, and the pool of " +
-                        std::to_string(core_.store->blocks()) + " blocks cannot keep the " +
-                        std::to_string(active.start.hit / state::kBlockTokens) +
-                        " that it goes on from beside what others need",
-                    "give the pool more memory, or use mode exact, which computes lost blocks again"));
+  const std::string held = std::to_string(active.start.hit / state::kBlockTokens);
+  release(active);
+  end({&active, FinishReason::kFailed, std::nullopt,
+       make_error(ErrorKind::kOutOfMemory,
+                  "a request had to give its place up, and the pool of " +
+                      std::to_string(core_.store->blocks()) + " blocks cannot keep the " + held +
+                      " that it goes on from beside what others need",
+                  "give the pool more memory, or use mode exact, which computes lost blocks again")});
+  forget(active);
+}
+
+// What they have answered may be wrong already, so they end with an error instead of starting again.
+void Engine::Loop::end_suspects() {
+  if (prefixes_ == nullptr || prefixes_->stats().corrupt_blocks == 0) return;
+  std::vector<RequestId> suspects;
+  for (const auto& [id, active] : active_)
+    if (!active->ended && active->sequence.has_value() && prefixes_->suspect(*active->sequence))
+      suspects.push_back(id);
+  for (const RequestId id : suspects) {
+    Active& active = *active_.at(id);
+    const sched::Leave leave = scheduler_.remove(id);
+    DI_CHECK(leave != sched::Leave::kUnknown);
+    if (leave == sched::Leave::kNow) release(active);
+    end({&active, FinishReason::kFailed, std::nullopt,
+         make_error(
+             ErrorKind::kInternal,
+             "cached state that the answer was computed from has changed in memory: it cannot be trusted",
+             "ask again; if this happens more than once, test the machine's memory")});
+    if (leave == sched::Leave::kNow) forget(active);
+  }
 }
 
 void Engine::Loop::refuse(const sched::Refused& refused) {
-  finish(*active_.at(refused.request), FinishReason::kFailed, std::nullopt, refusal_error(refused.why));
+  Active& active = *active_.at(refused.request);
+  release(active);
+  end({&active, FinishReason::kFailed, std::nullopt, refusal_error(refused.why)});
+  forget(active);
 }
 
 }  // namespace deepinfer::runtime

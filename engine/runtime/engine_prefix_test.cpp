@@ -46,6 +46,7 @@ class PrefixSchedule {
     EngineOptions options;
     options.decoder_tokens = kDecoderTokens;
     options.prefill_chunk = pick(2) == 0 ? 0 : 29;
+    options.steps_ahead = pick(4) == 0 ? 0 : 1;
     options.prefix.enabled = true;
     options.prefix.snapshots = pick(5);
     options.prefix.shared = pick(2) == 0;
@@ -228,6 +229,53 @@ TEST(EnginePrefix, UsageSaysWhatCouldNotBeRestored) {
   EXPECT_EQ(exact.shortfalls[static_cast<std::size_t>(cache::Shortfall::kNoState)], 1);
   EXPECT_EQ(exact.shortfalls[static_cast<std::size_t>(cache::Shortfall::kLimit)], 0);
   EXPECT_EQ(stats.prefix.modes[static_cast<std::size_t>(Mode::kReplay)].hit_tokens, 256);
+}
+
+// Cached rows change in memory. Who holds them ends with an error, the next request computes its prompt.
+TEST(EnginePrefix, TheCanaryFindsWhatChangedInMemory) {
+  std::atomic<std::int64_t> last_step = 1'000'000;
+  std::atomic<bool> stands = false;
+  fake::CoreOptions core_options;
+  core_options.before_step = [&](std::int64_t step) -> Result<void> {
+    while (step > last_step) {
+      stands = true;
+      std::this_thread::yield();
+    }
+    return {};
+  };
+  Core core = fake::make_core(core_options);
+  cache::Store& store = *core.store;
+  EngineOptions options;
+  options.prefix.enabled = true;
+  options.prefix.verify = true;
+  options.prefix.snapshots = 4;
+  options.mode = Mode::kReplay;
+  auto engine = Engine::create(std::move(core), options);
+  ASSERT_TRUE(engine.ok()) << engine.error().message();
+  std::mt19937 random(6);
+  const Request request = request_of(random_ids(random, 300), 20);
+  auto first = (*engine)->submit(request);
+  collect(*first);
+  expect_all_free(**engine);
+  last_step = (*engine)->stats().steps + 2;
+  auto holder = (*engine)->submit(request);
+  holder->next();
+  while (!stands)
+    std::this_thread::yield();
+  for (cache::PieceId block = 0; block < store.blocks(); ++block)
+    if (store.kept(block)) *(store.address(block) + 40) ^= std::byte{1};
+  auto next = (*engine)->submit(request);
+  last_step = 1'000'000;
+  const Answer answer = collect(*next);
+  EXPECT_EQ(answer.finish.reason, FinishReason::kLength);
+  EXPECT_EQ(answer.finish.usage.cached_tokens, 0);
+  EXPECT_EQ(answer.ids, expected_answer(request, Mode::kReplay, 128, 20));
+  const Answer failed = collect(*holder);
+  EXPECT_EQ(failed.finish.reason, FinishReason::kFailed);
+  ASSERT_TRUE(failed.finish.error.has_value());
+  EXPECT_EQ(failed.finish.error->kind, ErrorKind::kInternal);
+  EXPECT_GE((*engine)->stats().corrupt_blocks, 1);
+  expect_all_free(**engine);
 }
 
 }  // namespace

@@ -212,6 +212,37 @@ TEST(Engine, CompanyChangesNothing) {
   }
 }
 
+// A step was laid out before the one before it was known to end the answer: it runs, and nothing of it shows.
+TEST(Engine, ASurplusStepIsDiscarded) {
+  const auto whole = expected_answer(request_of({7, 8}, 6), Mode::kExact, 128, 6);
+  for (const int steps_ahead : {0, 1}) {
+    fake::CoreOptions core;
+    core.before_step = [](std::int64_t) -> Result<void> {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return {};
+    };
+    EngineOptions options;
+    options.steps_ahead = steps_ahead;
+    const auto engine = make_engine(core, options);
+    std::int64_t surplus = 0;
+    for (int again = 0; again < 100 && surplus == 0; ++again) {
+      const std::int64_t before = engine->stats().steps;
+      Request request = request_of({7, 8}, 20);
+      request.stop_ids = {whole[5]};
+      auto stream = engine->submit(request);
+      const Answer answer = collect(*stream);
+      EXPECT_EQ(answer.finish.reason, FinishReason::kStop);
+      const auto end = std::find(whole.begin(), whole.end(), whole[5]) + 1;
+      EXPECT_EQ(answer.ids, std::vector<std::int32_t>(whole.begin(), end));
+      EXPECT_EQ(answer.finish.usage.completion_tokens, static_cast<std::int64_t>(answer.ids.size()));
+      expect_all_free(*engine);
+      surplus = engine->stats().steps - before - static_cast<std::int64_t>(answer.ids.size());
+      if (steps_ahead == 0 && again == 3) break;
+    }
+    EXPECT_EQ(surplus, steps_ahead);
+  }
+}
+
 TEST(Engine, CancelFreesEverything) {
   std::mt19937 random(11);
   const auto engine = make_engine();

@@ -27,7 +27,7 @@ void Stream::Shared::request_cancel() {
     const std::lock_guard lock(signal->mutex);
     signal->cancels.push_back(id);
   }
-  signal->changed.notify_all();
+  signal->wake();
 }
 
 Stream::Stream(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
