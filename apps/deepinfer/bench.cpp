@@ -8,6 +8,7 @@
 
 #include "base/progress.h"
 #include "bench/serve_sim.h"
+#include "bench/serving.h"
 #include "bench/startup.h"
 #include "bench/tokenize.h"
 #include "command.h"
@@ -66,11 +67,20 @@ Result<std::vector<bench::Row>> run_benches(const Options& options) {
 
 // Benches that need a model directory; the directory is looked for when they run.
 void register_model_benches(const ModelChoice& model, const std::string& tokenizer) {
-  bench::register_bench("startup", "seconds until the model directory is ready, and until its first token",
-                        [model](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
-                          DI_ASSIGN(const auto directory, model.directory());
-                          return bench::run_startup(directory, settings);
-                        });
+  using RunOnModel = Result<std::vector<bench::Row>> (*)(const std::filesystem::path&, const bench::Options&);
+  const auto add = [&](const char* name, const char* description, RunOnModel run) {
+    bench::register_bench(name, description,
+                          [model, run](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
+                            DI_ASSIGN(const auto directory, model.directory());
+                            return run(directory, settings);
+                          });
+  };
+  add("startup", "seconds until the model directory is ready, and until its first token", bench::run_startup);
+  add("prefix-ttft", "time to the first token of a 4 k prompt, cold and with all but one block cached",
+      bench::run_prefix_ttft);
+  add("batching", "tokens a second of 1, 4, 16 and 64 requests at a time, beside what the machine allows",
+      bench::run_batching);
+  add("host-time", "percent of a decoding step in which the device waits for the host", bench::run_host_time);
   bench::register_bench(
       "tokenize", "MiB of text a second that one core turns into ids",
       [model, tokenizer](const bench::Options& settings) -> Result<std::vector<bench::Row>> {

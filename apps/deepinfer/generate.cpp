@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/log.h"
 #include "base/progress.h"
 #include "command.h"
 #include "engine_options.h"
@@ -100,6 +101,7 @@ nlohmann::json answer_json(const Answer& answer, bool logprobs) {
                        {{"prompt_tokens", usage.prompt_tokens},
                         {"completion_tokens", usage.completion_tokens},
                         {"cached_tokens", usage.cached_tokens}}}};
+  if (usage.unrestored_tokens > 0) json["usage"]["unrestored_tokens"] = usage.unrestored_tokens;
   if (logprobs) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& token : answer.tokens) {
@@ -187,6 +189,21 @@ Result<std::vector<runtime::Stream>> submit(runtime::Engine& engine, std::vector
   return streams;
 }
 
+std::string cache_text(const runtime::EngineStats& stats) {
+  std::string text = "prefix cache:";
+  for (const auto mode : {runtime::Mode::kExact, runtime::Mode::kReplay}) {
+    const cache::ModeStats& counts = stats.prefix.modes[static_cast<std::size_t>(mode)];
+    text += std::string(mode == runtime::Mode::kExact ? " exact " : ", replay ") +
+            std::to_string(counts.hit_tokens) + " of " + std::to_string(counts.prompt_tokens) +
+            " prompt tokens hit";
+    if (counts.cached_tokens > counts.hit_tokens) {
+      text +=
+          " (" + std::to_string(counts.cached_tokens - counts.hit_tokens) + " more cached, not restorable)";
+    }
+  }
+  return text;
+}
+
 Result<void> generate(const Options& options) {
   if (options.ids.empty() == options.batch.empty()) {
     return make_error(ErrorKind::kInvalidArgument, "generate needs either --ids or --batch");
@@ -200,6 +217,11 @@ Result<void> generate(const Options& options) {
 
   DI_ASSIGN(runtime::LoadOptions load_options, options.engine.load_options());
   load_options.max_sequences = requests.size() > 1 ? kBatchSequences : 1;
+  // Lines may ask for exact mode where the others run in replay mode: their hits need snapshots.
+  const bool exact = std::any_of(requests.begin(), requests.end(), [](const runtime::Request& request) {
+    return request.mode == runtime::Mode::kExact;
+  });
+  if (exact) load_options.prefix.mode = runtime::Mode::kExact;
   DI_ASSIGN(auto loaded, runtime::load(load_options));
   DI_ASSIGN(auto engine_options, options.engine.engine_options(loaded.config));
   engine_options.prefill_chunk = static_cast<int>(options.chunk);
@@ -217,6 +239,7 @@ Result<void> generate(const Options& options) {
     failed |= answer.finish.reason == runtime::FinishReason::kFailed;
     progress.update(++done);
   }
+  log_info(cache_text(engine->stats()));
   if (failed) return make_error(ErrorKind::kInternal, "a request failed; its line says why");
   return {};
 }
@@ -244,7 +267,10 @@ void add_generate(Context& context) {
                    "Most prompt tokens of a sequence in one step; 0 = the step's budget")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-sentence token");
-  command->add_flag("--json", options->json, "One JSON object an answer: ids, finish_reason, usage");
+  command->add_flag(
+      "--json", options->json,
+      "One JSON object an answer: ids, finish_reason, usage (cached_tokens: taken from the prefix cache;\n"
+      "unrestored_tokens, exact mode: cached too, but computed again for want of a kept state)");
   command->callback([&context, options] {
     context.action = [options] {
       const auto done = generate(*options);

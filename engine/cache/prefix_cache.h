@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/ledger.h"
 #include "cache/block_key.h"
 #include "cache/claims.h"
 #include "cache/eviction.h"
@@ -133,9 +134,13 @@ struct Progress {
 
 class PrefixCache : private BlockKeeper {
  public:
-  // kInvalidArgument for an option out of range or a store that has a keeper; kOutOfMemory for the snapshots.
+  // kInvalidArgument for an option out of range or a store that has a keeper; kOutOfMemory for the snapshots and the
+  // index (in the host's ledger as "prefix index").
   // The store outlives the cache; sequences may outlive it too.
   static Result<std::unique_ptr<PrefixCache>> create(Store& store, const PrefixCacheOptions& options);
+  // Host memory of the index for a pool of so many blocks and so many snapshots. Names of tenants (at most
+  // options.tenants) and the chains of requests come on top; neither grows with the pool.
+  static std::int64_t index_bytes(std::int64_t blocks, std::int64_t snapshots);
   ~PrefixCache() override;  // no Hit and no Claim may be left
 
   // The number of a name, given on first use. kOverloaded past options.tenants.
@@ -145,6 +150,8 @@ class PrefixCache : private BlockKeeper {
   int tenant_blocks(TenantId tenant) const;  // cached now
 
   PrefixLook look(const PrefixQuery& query) const;
+  // Hit::recipe() of what look() would find.
+  std::vector<std::int64_t> recipe(const PrefixQuery& query) const;
   // With `verify`: compares what look() would find with its checksums, and drops what is corrupt, so that look() is true.
   // The first that was.
   std::optional<Corruption> drop_corrupt(const PrefixQuery& query);
@@ -210,7 +217,7 @@ class PrefixCache : private BlockKeeper {
     Shortfall shortfall = Shortfall::kNone;
   };
 
-  PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots);
+  PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots, LedgerClaim index);
 
   int spare_blocks() const override { return tree_.spare(); }
   void give_up(int blocks) override;
@@ -226,6 +233,7 @@ class PrefixCache : private BlockKeeper {
   PrefixLook look_of(const PrefixQuery& query, const Path& path) const;
   // Fills `blocks` with those of the path, first to last.
   void collect(const Path& path, std::vector<PieceId>& blocks) const;
+  std::vector<std::int64_t> recipe_of(const std::vector<PieceId>& blocks, Mode mode) const;
   // The first of the blocks, or else the state at their end, that is not what it was; it is dropped.
   std::optional<Corruption> verify(const std::vector<PieceId>& blocks, Mode mode);
   void count(const PrefixQuery& query, const PrefixLook& look);
@@ -259,6 +267,7 @@ class PrefixCache : private BlockKeeper {
   void drop_snapshot(PieceId block);
 
   Store& store_;
+  LedgerClaim index_claim_;
   PrefixCacheOptions options_;
   std::vector<Tenant> tenants_;
   std::unordered_map<std::string, TenantId> tenant_names_;

@@ -25,6 +25,11 @@ class Snapshots {
   static Result<Snapshots> create(Storage& storage, const state::Registry& registry, int count,
                                   bool poison_freed);
 
+  // Bytes of one for this registry: all planes that an exact hit restores; 0 where nothing needs restoring.
+  static std::size_t bytes_of(const state::Registry& registry);
+  // Host memory beside the copies themselves.
+  static std::int64_t host_bytes(std::int64_t count);
+
   // No class of the registry needs a snapshot: every boundary can be restored without one.
   bool needless() const { return ranges_.empty(); }
   int capacity() const { return static_cast<int>(entries_.size()); }
@@ -72,6 +77,7 @@ class Snapshots {
     std::uint64_t checksum = 0;
   };
   Snapshots() = default;
+  explicit Snapshots(const state::Registry& registry);
   Entry& entry(SnapshotId id) { return entries_[static_cast<std::size_t>(id)]; }
   const Entry& entry(SnapshotId id) const { return entries_[static_cast<std::size_t>(id)]; }
   // The one that makes room for a snapshot of this rank, or kNoSnapshot.

@@ -26,7 +26,7 @@ Result<std::unique_ptr<cache::PrefixCache>> make_prefix_cache(const Core& core,
   wanted.kernel_set = core.info.backend.kernel_set;
   wanted.secret = options.secret.empty() ? random_secret() : options.secret;
   wanted.shared_salt = options.shared;
-  wanted.snapshots = options.snapshots;
+  wanted.snapshots = options.snapshots.value_or(core.info.snapshots);
   wanted.cut_layer = core.info.cut_layer;
   wanted.verify = options.verify;
   return cache::PrefixCache::create(*core.store, wanted);
@@ -88,6 +88,9 @@ Engine::~Engine() = default;
 
 Result<Stream> Engine::submit(Request request) {
   return loop_->submit(std::move(request));
+}
+sched::Wait Engine::why(RequestId request) const {
+  return loop_->why(request);
 }
 void Engine::preempt(RequestId request) {
   loop_->preempt(request);

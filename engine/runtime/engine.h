@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cache/prefix_stats.h"
 #include "runtime/core.h"
 #include "runtime/sampling.h"
 #include "sched/plan.h"
@@ -66,6 +67,8 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;  // the ending id included
   std::int64_t cached_tokens = 0;      // of the prompt, taken from the prefix cache
+  // Of the prompt, in exact mode: cached too, but computed again, because no exact state was kept as far as there.
+  std::int64_t unrestored_tokens = 0;
 };
 
 struct Finish {
@@ -109,7 +112,8 @@ struct PrefixOptions {
   bool enabled = false;
   std::string secret;   // of the installation, for the salts of tenants; empty: a random one
   bool shared = false;  // every tenant finds what any tenant computed
-  int snapshots = 0;    // states kept for hits in exact mode, each as large as a sequence's private state
+  // States kept for hits in exact mode (cache::Snapshots). Absent: as many as the memory plan has room for.
+  std::optional<int> snapshots;
   // A checksum of each cached block, compared before each hit: memory that changed under the cache is found. Costs a pass
   // over the hit's blocks.
   bool verify = false;
@@ -143,14 +147,18 @@ struct EngineStats {
   std::int64_t submitted = 0, finished = 0, cancelled = 0, failed = 0;
   std::int64_t prompt_tokens = 0, completion_tokens = 0;  // computed, produced
   std::int64_t cached_tokens = 0;                         // of prompts, taken over instead of computed
+  std::int64_t unrestored_tokens = 0;                     // of prompts: Usage's, summed
   std::int64_t preemptions = 0;
   std::int64_t steps = 0, step_time_ns = 0;
   int waiting = 0, running = 0;
   int blocks = 0, free_blocks = 0;  // free: or cached and held by nobody
   int cached_blocks = 0;
+  int snapshots = 0;  // exact states kept now
   std::int64_t corrupt_blocks =
       0;  // PrefixOptions::verify: cached blocks and states that were not what they had been
   int sequences = 0, free_sequences = 0;
+  cache::PrefixStats
+      prefix;  // by mode: finds, hit and cached tokens, why hits were not longer; zeros without a cache
 };
 
 class Engine {
@@ -167,7 +175,10 @@ class Engine {
   //   kUnsupported      a mode that this model does not have
   //   kOutOfMemory      longer than the block pool even alone
   //   kOverloaded       max_waiting requests are queued, or the deadline cannot be met
+  // A kOverloaded error says when to try again (Error::retry_after_ns).
   Result<Stream> submit(Request request);
+  // Why a request waits, or that it does not; sched::wait_text makes a sentence of it. Any thread.
+  sched::Wait why(RequestId request) const;
   // Takes a running request's place away; it waits again and goes on where it was, with the same tokens. Nothing
   // happens to one that does not run.
   void preempt(RequestId request);

@@ -159,7 +159,7 @@ Result<Stream> Engine::Loop::submit(Request request) {
     const std::lock_guard lock(signal_->mutex);
     active->id = next_request_;
     arrival.request = active->id;
-    if (auto refusal = scheduler_.enqueue(arrival, now_ns())) return std::move(refusal->error);
+    if (const auto refusal = scheduler_.enqueue(arrival, now_ns())) return refusal_error(*refusal);
     ++next_request_;
     stream = std::make_shared<Stream::Shared>(active->id, signal_);
     active->stream = stream;
@@ -177,9 +177,7 @@ EngineStats Engine::Loop::stats() const {
   stats.running = scheduler_.running();
   stats.blocks = core_.store->blocks();
   stats.free_blocks = core_.store->available_blocks();
-  stats.cached_blocks = prefixes_ == nullptr ? 0 : prefixes_->cached_blocks();
-  if (prefixes_ != nullptr)
-    stats.corrupt_blocks = prefixes_->stats().corrupt_blocks + prefixes_->stats().corrupt_snapshots;
+  if (prefixes_ != nullptr) describe(*prefixes_, stats);
   stats.preemptions = scheduler_.preemptions();
   stats.sequences = core_.store->sequences();
   stats.free_sequences = core_.store->free_sequences();
@@ -206,6 +204,7 @@ void Engine::Loop::end(End end) {
   finish.usage.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
   finish.usage.completion_tokens = active.produced;
   finish.usage.cached_tokens = active.start.hit;
+  finish.usage.unrestored_tokens = active.unrestored;
   finish.error = std::move(end.error);
   stats_.finished += end.reason == FinishReason::kStop || end.reason == FinishReason::kLength ? 1 : 0;
   stats_.cancelled += end.reason == FinishReason::kCancelled ? 1 : 0;

@@ -30,6 +30,7 @@ class Engine::Loop {
   Result<Stream> submit(Request request);
   void preempt(RequestId request);
   Result<void> set_weight(const std::string& tenant, int weight);
+  sched::Wait why(RequestId request) const;
   EngineStats stats() const;
   std::vector<StepRecord> step_log() const;
   const CoreInfo& info() const { return core_.info; }
@@ -56,6 +57,7 @@ class Engine::Loop {
     sched::TenantId tenant = 0;
     std::vector<cache::ImageSpan> images;
     cache::KeyChain chain;
+    std::int64_t unrestored = 0;    // Usage::unrestored_tokens
     std::optional<cache::Hit> hit;  // while it has a place; in replay mode also while it waits for another
     // What its steps see: `start`, or where the blocks of its hit are computed again the start of that.
     sched::Start steps_from;

@@ -28,6 +28,24 @@ std::vector<cache::ImageSpan> image_spans(const EmbedRows& embeds, int hidden) {
   return spans;
 }
 
+void describe(const cache::PrefixCache& cache, EngineStats& stats) {
+  stats.cached_blocks = cache.cached_blocks();
+  stats.snapshots = cache.snapshots();
+  stats.prefix = cache.stats();
+  stats.corrupt_blocks = stats.prefix.corrupt_blocks + stats.prefix.corrupt_snapshots;
+}
+
+Error refusal_error(const sched::Refusal& refusal) {
+  Error error = refusal.error;
+  error.retry_after_ns = refusal.retry_after_ns;
+  return error;
+}
+
+sched::Wait Engine::Loop::why(RequestId request) const {
+  const std::lock_guard lock(signal_->mutex);
+  return scheduler_.why(request);
+}
+
 Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
   const auto known = tenants_.find(name);
   if (known != tenants_.end()) return known->second;
@@ -93,10 +111,9 @@ sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& 
   cache::PrefixQuery query = loop_.query_of(active);
   query.at_most = start.hit;
   loop_.prefixes_->drop_corrupt(query);
-  query.checked = true;
-  const cache::Hit again = loop_.prefixes_->find(query);
-  if (again.tokens() == start.hit && again.recipe() == active.recipe) {
-    resume.idle_blocks = again.look().idle_blocks;
+  const cache::PrefixLook look = loop_.prefixes_->look(query);
+  if (look.tokens == start.hit && loop_.prefixes_->recipe(query) == active.recipe) {
+    resume.idle_blocks = look.idle_blocks;
   } else {
     resume.rebuild = rebuild_tokens(active);
     resume.held_blocks = 0;
@@ -167,12 +184,17 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   }
   if (prefixes_ != nullptr && !active.hit.has_value()) {
     cache::PrefixQuery query = query_of(active);
-    query.at_most = active.steps_from.hit;
+    // Only a hit that is shorter than what there is now is asked for by its length: the cache counts why others are not
+    // longer.
+    const cache::PrefixLook look = prefixes_->look(query);
+    if (look.tokens != active.steps_from.hit) query.at_most = active.steps_from.hit;
     query.checked = true;  // by what the scheduler asked for it
     active.hit.emplace(prefixes_->find(query));
     if (!admission.again) {
-      stats_.cached_tokens += active.start.hit;
       active.recipe = active.hit->recipe();
+      active.unrestored = look.cached - look.tokens;
+      stats_.cached_tokens += active.start.hit;
+      stats_.unrestored_tokens += active.unrestored;
     }
   }
   if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.steps_from.hit);
@@ -231,7 +253,7 @@ void Engine::Loop::end_suspects() {
 void Engine::Loop::refuse(const sched::Refused& refused) {
   Active& active = *active_.at(refused.request);
   release(active);
-  end({&active, FinishReason::kFailed, std::nullopt, refused.why.error});
+  end({&active, FinishReason::kFailed, std::nullopt, refusal_error(refused.why)});
   forget(active);
 }
 

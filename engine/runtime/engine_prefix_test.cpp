@@ -237,6 +237,42 @@ TEST(EnginePrefix, AReplayedHitThatWasEvictedIsComputedAgain) {
   expect_all_free(*engine);
 }
 
+// Rows are cached but no window was kept: exact mode computes them again and says so.
+TEST(EnginePrefix, UsageSaysWhatCouldNotBeRestored) {
+  EngineOptions options;
+  options.prefix.enabled = true;
+  options.prefix.snapshots = 0;
+  const auto engine = make_engine({}, options);
+  std::mt19937 random(8);
+  Request request = request_of(random_ids(random, 300), 2);
+  const auto usage_of = [&](Mode mode) {
+    request.mode = mode;
+    auto stream = engine->submit(request);
+    EXPECT_TRUE(stream.ok());
+    return collect(*stream).finish.usage;
+  };
+  const Usage first = usage_of(Mode::kExact);
+  EXPECT_EQ(first.cached_tokens, 0);
+  EXPECT_EQ(first.unrestored_tokens, 0);
+  const Usage second = usage_of(Mode::kExact);
+  EXPECT_EQ(second.cached_tokens, 0);
+  EXPECT_EQ(second.unrestored_tokens, 256);
+  const Usage replayed = usage_of(Mode::kReplay);
+  EXPECT_EQ(replayed.cached_tokens, 256);
+  EXPECT_EQ(replayed.unrestored_tokens, 0);
+
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.unrestored_tokens, 256);
+  EXPECT_EQ(stats.snapshots, 0);
+  const cache::ModeStats& exact = stats.prefix.modes[static_cast<std::size_t>(Mode::kExact)];
+  EXPECT_EQ(exact.finds, 2);
+  EXPECT_EQ(exact.hit_tokens, 0);
+  EXPECT_EQ(exact.cached_tokens, 256);
+  EXPECT_EQ(exact.shortfalls[static_cast<std::size_t>(cache::Shortfall::kNoState)], 1);
+  EXPECT_EQ(exact.shortfalls[static_cast<std::size_t>(cache::Shortfall::kLimit)], 0);
+  EXPECT_EQ(stats.prefix.modes[static_cast<std::size_t>(Mode::kReplay)].hit_tokens, 256);
+}
+
 // Cached rows change in memory. Who holds them ends with an error, the next request computes its prompt.
 TEST(EnginePrefix, TheCanaryFindsWhatChangedInMemory) {
   std::atomic<std::int64_t> last_step = 1'000'000;

@@ -141,8 +141,36 @@ TEST(Engine, AFullQueueSaysSo) {
   go = true;
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->kind, ErrorKind::kOverloaded);
+  EXPECT_GT(refused->retry_after_ns, 0);
   for (auto& stream : streams)
     EXPECT_EQ(collect(stream).finish.reason, FinishReason::kLength);
+}
+
+TEST(Engine, SaysWhyARequestWaits) {
+  std::atomic<std::int64_t> last_step = 3;
+  fake::CoreOptions core;
+  core.limits.sequences = 1;
+  core.before_step = [&](std::int64_t step) -> Result<void> {
+    while (step > last_step)
+      std::this_thread::yield();
+    return {};
+  };
+  const auto engine = make_engine(core);
+  auto first = engine->submit(request_of({1, 2}, 40));
+  auto second = engine->submit(request_of({3}, 1));
+  ASSERT_TRUE(first.ok() && second.ok());
+  sched::Wait wait = engine->why(second->id());
+  for (int i = 0; i < 20000 && wait.reason == sched::WaitReason::kNotPlanned; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    wait = engine->why(second->id());
+  }
+  EXPECT_EQ(wait.reason, sched::WaitReason::kSequences) << sched::wait_text(wait);
+  EXPECT_EQ(engine->why(first->id()).reason, sched::WaitReason::kRunning);
+  last_step = 1'000'000;
+  collect(*first);
+  collect(*second);
+  expect_all_free(*engine);
+  EXPECT_EQ(engine->why(second->id()).reason, sched::WaitReason::kUnknown);
 }
 
 TEST(Engine, CompanyChangesNothing) {

@@ -60,6 +60,7 @@ struct Turn::State {
 
   void take_finish(const runtime::Finish& finish, std::vector<text::ParserEvent>& events) {
     usage.cached_tokens = finish.usage.cached_tokens;
+    usage.unrestored_tokens = finish.usage.unrestored_tokens;
     error = finish.error;
     close(text_reason(finish.reason), events);
   }
@@ -170,6 +171,7 @@ Service::~Service() = default;
 Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
   DI_ASSIGN(auto tokenizer, load_tokenizer(options.load.model_directory));
   if (options.load.token_map.empty()) options.load.token_map = text::engram_token_map(tokenizer);
+  options.load.prefix = {options.prefix.enabled, options.prefix.snapshots, options.mode};
   DI_ASSIGN(auto loaded, runtime::load(options.load));
   if (tokenizer.vocabulary_size() > static_cast<std::size_t>(loaded.config.vocab)) {
     return make_error(
@@ -186,6 +188,7 @@ Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
   engine.prefill_chunk = options.prefill_chunk;
   engine.max_waiting = options.max_waiting;
   engine.step_log = options.step_log;
+  engine.prefix = options.prefix;
 
   std::unique_ptr<Service> service(new Service());
   service->tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));

@@ -32,6 +32,7 @@ struct ServiceOptions {
   int prefill_chunk = 0;
   int max_waiting = 1024;
   bool step_log = false;
+  runtime::PrefixOptions prefix;   // open() plans its memory (load.prefix)
   text::EncodingOptions encoding;  // its version is taken from the model directory
 };
 
@@ -60,6 +61,7 @@ struct TokenReport {
 struct TurnUsage {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
+  std::int64_t unrestored_tokens = 0;  // runtime::Usage
   std::int64_t completion_tokens = 0;  // the ending id included; recipe.md 5.6
   std::int64_t reasoning_tokens = 0;
 };
