@@ -85,21 +85,24 @@ Catalogue::Catalogue(Reference& reference, std::uint32_t seed) : families(3) {
   const int hidden = reference.info().hidden;
   const auto add = [&](std::size_t family, std::vector<std::int32_t> prompt, runtime::EmbedRows embeds = {}) {
     runtime::Request request;
+    const bool brief = prompt.size() <= kBriefPrompt;
     request.prompt = std::move(prompt);
     request.embeds = std::move(embeds);
     request.sampling = sampling_of(reference.requests());
-    families[family].push_back(reference.add(std::move(request)));
-    return families[family].back();
+    const std::size_t number = reference.add(std::move(request));
+    (brief ? families[family].brief : families[family].lengthy).push_back(number);
+    return number;
   };
 
   const auto text = random_ids(random, 600);
   const std::size_t first_turn = add(0, joined(text, 200, {}));  // greedy
   for (const int length : {129, 257, 385, 390, 520})
     add(0, joined(text, length, {}));
-  add(0, joined(text, 300, random_ids(random, 100)));  // parts within a block
-  add(0, joined(text, 256, random_ids(random, 60)));   // at a border
+  add(0, joined(text, 140, random_ids(random, 20)));  // parts within a block
+  add(0, joined(text, 128, random_ids(random, 40)));  // at a border
+  add(0, joined(text, 256, random_ids(random, 9)));
+  add(0, joined(text, 300, random_ids(random, 100)));
   add(0, joined(text, 384, random_ids(random, 140)));
-  add(0, joined(text, 128, random_ids(random, 270)));
   // The next turn, which goes on from an answer that was computed token by token.
   const auto answer = reference.answer(first_turn, runtime::Mode::kExact, {}, 70);
   std::vector<std::int32_t> next = joined(text, 200, {});
@@ -108,24 +111,26 @@ Catalogue::Catalogue(Reference& reference, std::uint32_t seed) : families(3) {
   for (const int more : {3, 150})
     add(0, joined(next, 270, random_ids(random, more)));
 
+  // The first image lies across the first border.
   const auto around_image = random_ids(random, 600);
   const auto with_images = [&](int length, std::uint32_t first_image, std::uint32_t second_image) {
     runtime::EmbedRows embeds;
     if (first_image != 0) add_image(embeds, 105, 133, hidden, first_image);
-    if (length > 310 && second_image != 0) add_image(embeds, 300, 310, hidden, second_image);
+    if (second_image != 0) add_image(embeds, 140, 150, hidden, second_image);
     add(1, joined(around_image, length, {}), std::move(embeds));
   };
-  with_images(180, 1, 0);
-  with_images(180, 2, 0);
-  with_images(300, 1, 0);
-  with_images(300, 0, 0);
+  with_images(145, 1, 0);
+  with_images(145, 2, 0);
+  with_images(145, 0, 0);
+  with_images(180, 1, 3);
+  with_images(180, 1, 4);
+  with_images(260, 1, 3);
   with_images(390, 1, 3);
-  with_images(390, 1, 4);
   with_images(390, 2, 3);
   with_images(520, 1, 3);
 
   const auto few = random_ids(random, 300);
-  for (const int length : {1, 7, 127, 128, 256})
+  for (const int length : {1, 7, 60, 128})
     add(2, joined(few, length, {}));
 }
 

@@ -24,10 +24,17 @@ runtime::SamplingParams sampling_of(std::size_t kind);
 std::int64_t common_tokens(const runtime::Request& one, const runtime::Request& other,
                            std::span<const Said> answered);
 
-// Adds its requests to `reference`. Members: their numbers.
+// Requests that share prefixes, by number: prompts of at most kBriefPrompt tokens, which cost little, and longer ones.
+struct Family {
+  std::vector<std::size_t> brief;
+  std::vector<std::size_t> lengthy;
+};
+inline constexpr int kBriefPrompt = 265;
+
+// Adds its requests to `reference`.
 struct Catalogue {
   Catalogue(Reference& reference, std::uint32_t seed);
-  std::vector<std::vector<std::size_t>> families;  // which share prefixes: text, images, short prompts
+  std::vector<Family> families;  // text, images, less than a block
 };
 
 }  // namespace deepinfer::agreement

@@ -21,6 +21,8 @@ using runtime::FinishReason;
 using runtime::Mode;
 
 constexpr std::uint32_t kSeedsACatalogue = 2000;
+// Such schedules have prompts of up to four full blocks, so hits of several lineages, and answers that fill blocks.
+constexpr int kOneLongIn = 16;
 
 std::uint32_t setting(const char* name, std::uint32_t absent) {
   const char* text = std::getenv(name);
@@ -40,7 +42,7 @@ struct Counts {
   int requests = 0, tokens = 0, exact_hits = 0, replay_hits = 0, image_hits = 0;
   int lineages = 0;  // answers that more than one lineage was possible for
   int apart = 0;     // of those, where the lineages differ in the tokens compared
-  int stopped = 0, cancelled = 0, failed = 0, left_running = 0;
+  int stopped = 0, cancelled = 0, left_running = 0;
   std::int64_t preemptions = 0, steps = 0;
 };
 
@@ -71,11 +73,12 @@ class EngineSchedule {
  public:
   EngineSchedule(World& world, std::uint32_t seed, Counts& counts)
       : world_(world), random_(seed), counts_(counts) {
+    long_ = pick(kOneLongIn) == 0;
     Sizes sizes;
-    sizes.sequences = 2 + pick(5);
+    sizes.sequences = 2 + pick(4);
     sizes.step_tokens = std::vector{48, 128, 512}[static_cast<std::size_t>(pick(3))];
     sizes.context = kCatalogueContext;
-    sizes.blocks = 7 + pick(10);
+    sizes.blocks = long_ ? 6 + pick(9) : 4 + pick(4);
     runtime::EngineOptions options;
     options.eos_ids = {7, 300};
     options.decoder_tokens = world.decoder_tokens;
@@ -88,11 +91,11 @@ class EngineSchedule {
     auto made = runtime::Engine::create(make_core(world.variant, sizes), options);
     if (!made.ok()) throw std::runtime_error(made.error().message());
     engine_ = std::move(*made);
-    family_ = pick(8) < 5 ? 0 : 1;
+    family_ = static_cast<std::size_t>(pick(8) < 5 ? 0 : 1);
   }
 
   void run() {
-    const int requests = 4 + pick(5);
+    const int requests = 4 + pick(long_ ? 5 : 2);
     for (int i = 0; i < requests; ++i) {
       submit();
       for (int reads = pick(4) == 0 ? 30 : pick(4); reads > 0; --reads)
@@ -127,16 +130,19 @@ class EngineSchedule {
   void submit() {
     Asked& one = asked_.emplace_back();
     const auto& families = world_.catalogue.families;
-    const auto& family =
-        families[static_cast<std::size_t>(pick(4) == 0 ? pick(static_cast<int>(families.size())) : family_)];
-    one.number = family[static_cast<std::size_t>(pick(static_cast<int>(family.size())))];
+    const Family& family =
+        families[pick(4) == 0 ? static_cast<std::size_t>(pick(static_cast<int>(families.size()))) : family_];
+    const bool lengthy = long_ && !family.lengthy.empty() && pick(4) != 0;
+    const auto& numbers = lengthy ? family.lengthy : family.brief;
+    one.number = numbers[static_cast<std::size_t>(pick(static_cast<int>(numbers.size())))];
     one.request = world_.reference.request(one.number);
-    one.mode = world_.reference.info().replay && pick(2) == 0 ? Mode::kReplay : Mode::kExact;
+    const bool replays = world_.reference.info().replay && pick(long_ ? 4 : 2) != 0;
+    one.mode = replays ? Mode::kReplay : Mode::kExact;
     one.request.mode = one.mode;
     one.request.tenant = pick(3) == 0 ? "a" : "b";
     one.request.priority = pick(sched::kPriorities);
-    const int length = pick(6);
-    one.request.max_tokens = 1 + pick(length == 0 ? kMostTokens : length < 3 ? 30 : 8);
+    one.request.max_tokens = 1 + pick(pick(8) == 0 ? 25 : 6);
+    if (long_ && pick(6) == 0) one.request.max_tokens = kMostTokens - pick(40);
     one.request.ignore_eos = pick(2) == 0;
     for (int i = pick(3) == 0 ? 25 : 0; i > 0; --i)
       one.request.stop_ids.push_back(pick(500));
@@ -204,10 +210,7 @@ class EngineSchedule {
         EXPECT_TRUE(one.cancel_after >= 0 || engine_ == nullptr);
         EXPECT_EQ(first_end, tokens.end());
         break;
-      case FinishReason::kFailed:
-        // The pool is smaller than what preempted requests that replay have to keep.
-        EXPECT_EQ(one.mode, Mode::kReplay) << finish.error->message();
-        EXPECT_EQ(finish.error->kind, ErrorKind::kOutOfMemory) << finish.error->message();
+      case FinishReason::kFailed: ADD_FAILURE() << finish.error->message();
     }
   }
 
@@ -247,7 +250,6 @@ class EngineSchedule {
     counts_.apart += several_lineages && apart ? 1 : 0;
     counts_.stopped += finish.reason == FinishReason::kStop ? 1 : 0;
     counts_.cancelled += finish.reason == FinishReason::kCancelled ? 1 : 0;
-    counts_.failed += finish.reason == FinishReason::kFailed ? 1 : 0;
   }
 
   World& world_;
@@ -255,25 +257,31 @@ class EngineSchedule {
   Counts& counts_;
   bool shared_ = false;
   std::vector<std::int32_t> eos_ids_;
-  int family_ = 0;
+  bool long_ = false;
+  std::size_t family_ = 0;
   std::unique_ptr<runtime::Engine> engine_;
   std::list<Asked> asked_;
 };
 
-// Each kernel set and precision of three models. Windows of 16 through the encoder half of tiny41 reach back less than the 128
-// tokens that a replay repeats, so there every lineage has the same bits; with windows of 64 they differ.
-std::vector<std::pair<Variant, std::int64_t>> settings() {
-  std::vector<std::pair<Variant, std::int64_t>> list;
-  for (const auto* kernels : backend::cpu::available_sets()) {
-    for (const auto precision : {graph::Precision::kBf16, graph::Precision::kF32}) {
-      Variant variant{"tiny41", "cpu", kernels->name, precision};
-      list.emplace_back(variant, 40);
-      variant.window = 64;
-      list.emplace_back(variant, sched::kDecoderTokens);
-      list.emplace_back(Variant{"tiny4", "cpu", kernels->name, precision}, sched::kDecoderTokens);
-    }
-  }
-  return list;
+struct Setting {
+  Variant variant;
+  std::int64_t decoder_tokens;
+};
+
+// Windows of 16 through the encoder half of tiny41 reach back less than the 128 tokens that a replay repeats, so there every
+// lineage has the same bits; with windows of 64 they differ. The baseline kernels are slow: one seed in 16.
+Setting setting_of(std::uint32_t seed) {
+  const auto f32 = graph::Precision::kF32;
+  const auto bf16 = graph::Precision::kBf16;
+  const auto kernels = backend::cpu::available_sets();
+  const std::string best = kernels.back()->name, first = kernels.front()->name;
+  const std::vector<Setting> fast = {{{"tiny41", "cpu", best, bf16, 1, 64}, sched::kDecoderTokens},
+                                     {{"tiny41", "cpu", best, f32}, 40},
+                                     {{"tiny41", "cpu", best, f32, 1, 64}, 60},
+                                     {{"tiny4", "cpu", best, bf16}, sched::kDecoderTokens}};
+  const std::vector<Setting> slow = {{{"tiny41", "cpu", first, bf16, 1, 64}, sched::kDecoderTokens},
+                                     {{"tiny4", "cpu", first, f32}, sched::kDecoderTokens}};
+  return seed % 16 == 15 ? slow[seed / 16 % slow.size()] : fast[seed % fast.size()];
 }
 
 void expect_plenty(const Counts& counts) {
@@ -285,35 +293,29 @@ void expect_plenty(const Counts& counts) {
   EXPECT_GT(counts.preemptions, 500);
   EXPECT_GT(counts.stopped, 100);
   EXPECT_GT(counts.cancelled, 100);
-  EXPECT_LT(counts.failed * 20, counts.requests);
 }
 
 TEST(RandomEngine, engine_schedules) {
-  const auto variants = settings();
   const std::uint32_t first = setting("DEEPINFER_AGREEMENT_SEED", 0);
   const std::uint32_t count = setting("DEEPINFER_AGREEMENT_ENGINE_SCHEDULES", 500);
   ASSERT_GE(count, 1U);
   Counts counts;
   std::size_t computed = 0;
-  std::vector<std::unique_ptr<World>> worlds(variants.size());
+  std::map<std::string, World> worlds;
   std::uint32_t catalogue = first / kSeedsACatalogue;
   const auto before = std::signal(SIGABRT, say_seed);
   for (std::uint32_t seed = first; seed < first + count; ++seed) {
     const std::string name = "DEEPINFER_AGREEMENT_SEED=" + std::to_string(seed);
     seed_length = static_cast<std::size_t>(std::snprintf(seed_text, sizeof seed_text, "%s\n", name.c_str()));
-    if (std::exchange(catalogue, seed / kSeedsACatalogue) != seed / kSeedsACatalogue) {
-      for (auto& world : worlds)
-        world.reset();
-    }
-    const auto& [variant, decoder_tokens] = variants[seed % variants.size()];
+    if (std::exchange(catalogue, seed / kSeedsACatalogue) != seed / kSeedsACatalogue) worlds.clear();
+    const auto [variant, decoder_tokens] = setting_of(seed);
     SCOPED_TRACE(name + " on " + variant.name());
     try {
-      auto& world = worlds[seed % variants.size()];
-      if (world == nullptr) world = std::make_unique<World>(variant, decoder_tokens, catalogue);
-      computed -= world->reference.computed();
-      EngineSchedule schedule(*world, seed, counts);
+      World& world = worlds.try_emplace(variant.name(), variant, decoder_tokens, catalogue).first->second;
+      computed -= world.reference.computed();
+      EngineSchedule schedule(world, seed, counts);
       schedule.run();
-      computed += world->reference.computed();
+      computed += world.reference.computed();
     } catch (const std::runtime_error& error) {
       ADD_FAILURE() << error.what();
     }
@@ -321,15 +323,14 @@ TEST(RandomEngine, engine_schedules) {
   }
   (void)std::signal(SIGABRT, before);
   std::printf(
-      "[ schedules] %u on %zu variants, %d requests, %d tokens in %lld steps, %zu references; hits: %d "
+      "[ schedules] %u, %d requests, %d tokens in %lld steps, %zu references; hits: %d "
       "exact, %d "
       "replay, %d over images; lineages: %d of several, %d apart; %lld preemptions, %d stopped, %d "
-      "cancelled, %d failed, "
+      "cancelled, "
       "%d engines left running\n",
-      count, variants.size(), counts.requests, counts.tokens, static_cast<long long>(counts.steps), computed,
+      count, counts.requests, counts.tokens, static_cast<long long>(counts.steps), computed,
       counts.exact_hits, counts.replay_hits, counts.image_hits, counts.lineages, counts.apart,
-      static_cast<long long>(counts.preemptions), counts.stopped, counts.cancelled, counts.failed,
-      counts.left_running);
+      static_cast<long long>(counts.preemptions), counts.stopped, counts.cancelled, counts.left_running);
   if (count >= 500) expect_plenty(counts);
 }
 

@@ -63,12 +63,10 @@ class Images : public testing::TestWithParam<Variant> {
 
 TEST_P(Images, OtherRowsNeverHit) {
   for (const Mode mode : {Mode::kExact, Mode::kReplay}) {
-    for (const Shape& shape : {Shape{"in the first block", 5, 40, 0},
-                               {"across a border", 105, 133, 0},
+    for (const Shape& shape : {Shape{"across a border", 105, 133, 0},
                                {"in the second block", 140, 150, 128},
                                {"up to a border", 200, 256, 128},
-                               {"from a border", 256, 270, 256},
-                               {"whole blocks", 0, 256, 0}}) {
+                               {"from a border", 256, 270, 256}}) {
       SCOPED_TRACE(std::string(shape.name) + (mode == Mode::kExact ? ", exact" : ", replay"));
       const std::size_t first = add(shape.begin, shape.end, 1);
       const std::size_t same = add(shape.begin, shape.end, 1);
@@ -82,19 +80,20 @@ TEST_P(Images, OtherRowsNeverHit) {
       };
       ASSERT_NE(rows(first), rows(other));
       ASSERT_NE(rows(first), rows(none));
+      const auto made = engine();
+      EXPECT_EQ(ask(*made, first, mode), 0);
       for (const std::size_t stranger : {other, none, shorter}) {
-        const auto made = engine();
-        EXPECT_EQ(ask(*made, first, mode), 0);
-        // In exact mode also: only up to a boundary where state was kept.
         const std::int64_t hit = ask(*made, stranger, mode);
         EXPECT_LE(hit, shape.before_span);
+        // In exact mode only up to a boundary where state was kept.
         EXPECT_TRUE(mode == Mode::kExact || hit == shape.before_span);
-        EXPECT_EQ(ask(*made, same, mode), 256);
-        EXPECT_EQ(ask(*made, first, mode == Mode::kExact ? Mode::kReplay : Mode::kExact),
-                  mode == Mode::kExact ? 256 : 0);
-        EXPECT_EQ(ask(*made, stranger, mode), 256);
-        EXPECT_EQ(what_is_left(*made), "");
       }
+      for (const std::size_t number : {same, other, none, shorter})
+        EXPECT_EQ(ask(*made, number, mode), 256);
+      // What an exact request left serves both modes; a replaying one leaves no state for exact hits.
+      const bool exact = mode == Mode::kExact;
+      EXPECT_EQ(ask(*made, first, exact ? Mode::kReplay : Mode::kExact), exact ? 256 : 0);
+      EXPECT_EQ(what_is_left(*made), "");
     }
   }
 }
@@ -113,8 +112,7 @@ TEST_P(Images, AMovedImageNeverHits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Images,
-                         testing::Values(Variant{"tiny41", "cpu", "", graph::Precision::kBf16, 1, 64},
-                                         Variant{"tiny41", "cpu", "", graph::Precision::kF32}),
+                         testing::Values(Variant{"tiny41", "cpu", "", graph::Precision::kBf16, 1, 64}),
                          [](const auto& entry) { return entry.param.name(); });
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kStepTokens = 512;
 // Answers grow in stages, so that one that was asked for briefly is not computed at full length.
-constexpr std::int64_t kStages[] = {10, 40, 100};
+constexpr std::int64_t kStages[] = {7, 26, 100};
 
 template <class T>
 T must(Result<T> result) {

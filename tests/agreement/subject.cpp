@@ -116,6 +116,10 @@ std::string Variant::name() const {
   return text;
 }
 
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name();
+}
+
 std::vector<Variant> variants_of(const std::string& set, bool all_kernels) {
   std::vector<Variant> variants;
   for (const auto precision : {graph::Precision::kF32, graph::Precision::kBf16}) {

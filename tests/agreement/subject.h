@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct Variant {
   int window = 0;            // rows of the sliding windows in place of the checkpoint's; 0: the checkpoint's
   std::string name() const;  // "tiny41_cpu_avx2_bf16"
 };
+
+void PrintTo(const Variant& variant, std::ostream* out);
 
 // What a core is made for.
 struct Sizes {
