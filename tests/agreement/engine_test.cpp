@@ -1,41 +1,18 @@
 // The same through the Engine: a request's ids and log-probabilities alone, and while seven strangers come and go.
 #include <gtest/gtest.h>
 
-#include <bit>
-
-#include "agreement/subject.h"
-#include "runtime/engine.h"
+#include "agreement/reference.h"
 
 namespace deepinfer::agreement {
 namespace {
 
 constexpr int kAnswer = 24;
 
-struct Answer {
-  std::vector<std::int32_t> ids;
-  std::vector<std::uint32_t> logprob_bits;
-  std::int64_t cached = 0;  // not part of the comparison
-  bool operator==(const Answer& other) const {
-    return ids == other.ids && logprob_bits == other.logprob_bits;
-  }
-};
-
 Answer collect(runtime::Stream& stream) {
   Answer answer;
-  for (;;) {
-    const runtime::Event event = stream.next();
-    if (const auto* token = std::get_if<runtime::Token>(&event)) {
-      answer.ids.push_back(token->id);
-      answer.logprob_bits.push_back(std::bit_cast<std::uint32_t>(token->logprob));
-      for (const auto& other : token->top)
-        answer.logprob_bits.push_back(std::bit_cast<std::uint32_t>(other.logprob));
-    } else {
-      const auto& finish = std::get<runtime::Finish>(event);
-      EXPECT_EQ(finish.reason, runtime::FinishReason::kLength);
-      answer.cached = finish.usage.cached_tokens;
-      return answer;
-    }
-  }
+  answer.read_all(stream);
+  EXPECT_EQ(answer.finish->reason, runtime::FinishReason::kLength);
+  return answer;
 }
 
 class EngineAgreement : public testing::TestWithParam<Variant> {
@@ -47,7 +24,7 @@ class EngineAgreement : public testing::TestWithParam<Variant> {
     options.step_log = true;
     options.prefix.enabled = prefixes;
     options.prefix.snapshots = 8;
-    auto made = runtime::Engine::create(Subject(variant).take_core(), options);
+    auto made = runtime::Engine::create(make_core(variant), options);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return std::move(*made);
   }
@@ -79,7 +56,7 @@ TEST_P(EngineAgreement, AloneAndInCompany) {
         auto stream = quiet->submit(wanted);
         ASSERT_TRUE(stream.ok()) << stream.error().message();
         alone = collect(*stream);
-        EXPECT_EQ(alone.ids.size(), static_cast<std::size_t>(kAnswer));
+        EXPECT_EQ(alone.tokens.size(), static_cast<std::size_t>(kAnswer));
         for (const auto& step : quiet->step_log())
           EXPECT_EQ(step.sequences, 1);
       }
@@ -101,7 +78,7 @@ TEST_P(EngineAgreement, AloneAndInCompany) {
       for (std::uint32_t seed = 17; seed < 20; ++seed)
         admit(seed);
       const Answer together = collect(*stream);
-      EXPECT_EQ(together, alone) << "temperature " << temperature;
+      EXPECT_EQ(together.tokens, alone.tokens) << "temperature " << temperature;
       const auto log = busy->step_log();
       const auto shared =
           std::count_if(log.begin(), log.end(), [](const auto& step) { return step.sequences > 1; });
@@ -115,11 +92,13 @@ std::vector<runtime::Mode> modes_of(const Variant& variant) {
   return {runtime::Mode::kExact};
 }
 
-// Somebody has asked for the first 1, 2 or 3 blocks before. Exact: the same as cold. Replay: the same as with other steps
-// and company at the same boundary.
+// Somebody has asked for the first 1, 2 or 3 blocks before. Exact: the same as cold. Replay: the same as as a replay from a cold
+// run's blocks; with other steps and company too.
 TEST_P(EngineAgreement, AfterAHitOfEveryLength) {
   for (const runtime::Mode mode : modes_of(GetParam())) {
     const auto wanted = request(3 * 128 + 40, 5, 0.8, mode);
+    Reference reference(GetParam(), sched::kDecoderTokens, 512);
+    const std::size_t number = reference.add(wanted);
     for (std::int64_t blocks = 1; blocks <= 3; ++blocks) {
       const auto hit = [&](int prefill_chunk, int strangers) {
         const auto cached = engine(GetParam(), prefill_chunk, true);
@@ -137,16 +116,13 @@ TEST_P(EngineAgreement, AfterAHitOfEveryLength) {
         auto second = cached->submit(wanted);
         EXPECT_TRUE(second.ok());
         Answer answer = collect(*second);
-        EXPECT_EQ(answer.cached, blocks * 128);
-        return answer;
+        EXPECT_EQ(answer.finish->usage.cached_tokens, blocks * 128);
+        return answer.tokens;
       };
-      const Answer after = hit(0, 0);
-      EXPECT_EQ(hit(50, 4), after) << blocks << " blocks";
-      if (mode == runtime::Mode::kReplay) continue;
-      const auto plain = engine(GetParam(), 0);
-      auto cold = plain->submit(wanted);
-      ASSERT_TRUE(cold.ok());
-      EXPECT_EQ(collect(*cold), after) << blocks << " blocks";
+      const Boundaries boundaries = mode == runtime::Mode::kReplay ? Boundaries{blocks * 128} : Boundaries{};
+      const auto expected = reference.answer(number, mode, boundaries, kAnswer).first(kAnswer);
+      EXPECT_EQ(difference(expected, hit(0, 0)), "") << blocks << " blocks";
+      EXPECT_EQ(difference(expected, hit(50, 4)), "") << blocks << " blocks, in company";
     }
   }
 }
@@ -156,6 +132,8 @@ TEST_P(EngineAgreement, PreemptedAtEveryStep) {
   for (const runtime::Mode mode : modes_of(GetParam())) {
     for (const bool prefixes : {false, true}) {
       const auto wanted = request(200, 7, 0.8, mode);
+      Reference reference(GetParam(), sched::kDecoderTokens, 512);
+      const auto expected = reference.answer(reference.add(wanted), mode, {}, kAnswer).first(kAnswer);
       const auto run = [&](bool preempts) {
         const auto made = engine(GetParam(), 0, prefixes);
         auto before = wanted;
@@ -166,19 +144,17 @@ TEST_P(EngineAgreement, PreemptedAtEveryStep) {
         auto stream = made->submit(wanted);
         EXPECT_TRUE(stream.ok());
         Answer answer;
-        for (;;) {
-          const runtime::Event event = stream->next();
-          const auto* token = std::get_if<runtime::Token>(&event);
-          if (token == nullptr) break;
-          answer.ids.push_back(token->id);
-          answer.logprob_bits.push_back(std::bit_cast<std::uint32_t>(token->logprob));
+        while (answer.read(*stream)) {
           if (preempts) made->preempt(stream->id());
         }
-        EXPECT_EQ(std::get<runtime::Finish>(stream->next()).usage.cached_tokens, prefixes ? 128 : 0);
+        EXPECT_EQ(answer.finish->usage.cached_tokens, prefixes ? 128 : 0);
+        EXPECT_EQ(answer.tokens.size(), static_cast<std::size_t>(kAnswer));
         EXPECT_EQ(made->stats().preemptions > 0, preempts);
-        return answer;
+        return answer.tokens;
       };
-      EXPECT_EQ(run(true), run(false)) << (prefixes ? "with" : "without") << " a prefix cache";
+      for (const bool preempts : {true, false})
+        EXPECT_EQ(difference(expected, run(preempts)), "")
+            << (prefixes ? "with" : "without") << " a prefix cache";
     }
   }
 }

@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 
 #include "backend/cpu/kernels/kernel_set.h"
@@ -11,9 +16,6 @@
 namespace deepinfer::agreement {
 namespace {
 
-constexpr int kSequences = 10;
-constexpr int kStepTokens = 512;
-constexpr std::int64_t kContext = 512;
 // An image span that a hit at 128 cuts: its first part is replayed, its rest is new.
 constexpr std::int32_t kImageBegin = 105;
 constexpr std::int32_t kImageEnd = 133;
@@ -28,31 +30,94 @@ void must(const Result<void>& result) {
   if (!result.ok()) throw std::runtime_error(result.error().message());
 }
 
-runtime::Core load(const Variant& variant) {
-  runtime::LoadOptions options;
-  options.model_directory =
-      std::string(DEEPINFER_SOURCE_DIR) + "/../shared/golden/" + variant.set + "/checkpoint";
-  options.build.precision = variant.precision;
-  options.backend = variant.backend;
-  options.backend_options.threads = variant.threads;
-  options.backend_options.kernels = variant.kernels;
-  options.max_model_len = kContext;
-  options.max_sequences = kSequences;
-  options.step_tokens = kStepTokens;
-  options.logit_rows = kStepTokens;
-  options.poison_freed = true;
-  return std::move(must(runtime::load(options)).core);
+std::filesystem::path checkpoint_of(const std::string& set) {
+  return std::filesystem::path(DEEPINFER_SOURCE_DIR) / "../shared/golden" / set / "checkpoint";
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// A folder that is gone with this object.
+class Folder {
+ public:
+  Folder() : path_((std::filesystem::temp_directory_path() / "agreement_XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make the folder " + path_);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::filesystem::path path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The same weights with windows of another length: no tensor has it as a dimension.
+void write_with_window(const std::filesystem::path& checkpoint, int window,
+                       const std::filesystem::path& folder) {
+  std::string config = text_of(checkpoint / "config.json");
+  const std::string field = "\"sliding_window\":";
+  const auto at = config.find(field);
+  if (at == std::string::npos) throw std::runtime_error("no sliding_window in " + checkpoint.string());
+  const auto value = at + field.size();
+  config.replace(value, config.find_first_of(",\n", value) - value, std::to_string(window));
+  std::ofstream(folder / "config.json") << config;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    if (entry.path().filename() == "config.json") continue;
+    std::filesystem::create_symlink(std::filesystem::canonical(entry.path()),
+                                    folder / entry.path().filename());
+  }
+}
+
+// Opened once a process: reading and hashing the weights takes longer than compiling a step.
+const model::Model& model_of(const Variant& variant) {
+  static std::map<std::tuple<std::string, int, graph::Precision>, model::Model> models;
+  const std::tuple key{variant.set, variant.window, variant.precision};
+  const auto known = models.find(key);
+  if (known != models.end()) return known->second;
+  model::BuildOptions build;
+  build.precision = variant.precision;
+  const std::filesystem::path checkpoint = checkpoint_of(variant.set);
+  if (variant.window == 0) return models.emplace(key, must(model::load(checkpoint, build))).first->second;
+  const Folder folder;
+  write_with_window(checkpoint, variant.window, folder.path());
+  return models.emplace(key, must(model::load(folder.path(), build))).first->second;
 }
 
 }  // namespace
 
+runtime::Core make_core(const Variant& variant, const Sizes& sizes) {
+  runtime::LoadOptions options;
+  options.backend = variant.backend;
+  options.backend_options.threads = variant.threads;
+  options.backend_options.kernels = variant.kernels;
+  options.max_model_len = sizes.context;
+  options.max_sequences = sizes.sequences;
+  options.step_tokens = sizes.step_tokens;
+  options.logit_rows = std::max(sizes.step_tokens, sizes.sequences);
+  options.blocks = sizes.blocks;
+  options.poison_freed = true;
+  return std::move(must(runtime::load(model_of(variant), options)).core);
+}
+
 std::string Variant::name() const {
-  const std::string instructions = kernels.empty() ? "" : "_" + kernels;
-  std::string text =
-      set + "_" + backend + instructions + (precision == graph::Precision::kF32 ? "_f32" : "_bf16");
+  std::string text = set;
+  if (window != 0) text += fmt::format("_window{}", window);
+  text += "_" + backend;
+  if (!kernels.empty()) text += "_" + kernels;
+  text += precision == graph::Precision::kF32 ? "_f32" : "_bf16";
   std::replace_if(
       text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return text;
+}
+
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name();
 }
 
 std::vector<Variant> variants_of(const std::string& set, bool all_kernels) {
@@ -69,7 +134,8 @@ std::vector<Variant> variants_of(const std::string& set, bool all_kernels) {
   return variants;
 }
 
-Subject::Subject(const Variant& variant) : core_(load(variant)), runner_(core_.info, *core_.executable) {}
+Subject::Subject(const Variant& variant, const Sizes& sizes)
+    : core_(make_core(variant, sizes)), runner_(core_.info, *core_.executable) {}
 
 std::vector<Case> Subject::cases(int tokens, std::uint32_t seed) const {
   std::mt19937 random(seed);
@@ -109,7 +175,8 @@ cache::Sequence Subject::open(const Case& request, std::int64_t prefix_chunk) {
   for (const std::int32_t position : request.embeds.positions)
     image[static_cast<std::size_t>(position)] = 1;
   // Room for drafts that are rolled back.
-  const cache::SequenceOptions options{request.ids, image, std::min(kContext, count + state::kMaxDrafts)};
+  const cache::SequenceOptions options{request.ids, image,
+                                       std::min(core_.info.max_model_len, count + state::kMaxDrafts)};
   cache::Sequence cold = must(core_.store->start(options));
   if (request.start.hit == 0) return cold;
   const Case prefix{request.name, request.ids,
@@ -121,7 +188,8 @@ cache::Sequence Subject::open(const Case& request, std::int64_t prefix_chunk) {
 void Subject::advance(cache::Sequence& sequence, const Case& request, std::int64_t end, std::int64_t chunk,
                       Rows* rows) {
   while (sequence.length() < end) {
-    const std::int64_t tokens = std::min({end - sequence.length(), chunk, std::int64_t{kStepTokens}});
+    const std::int64_t tokens =
+        std::min({end - sequence.length(), chunk, std::int64_t{core_.info.limits.tokens}});
     const std::int64_t decoder = runtime::decoder_rows_of(sequence.length(), tokens, request.start);
     const runtime::StepPart part{&sequence, static_cast<int>(tokens), request.start,
                                  rows == nullptr ? 0 : static_cast<int>(decoder), &request.embeds};
@@ -135,7 +203,8 @@ const Rows& Subject::expected(const Case& request) {
   const auto [at, added] = expected_.try_emplace({request.name, request.ids});
   if (added) {
     cache::Sequence sequence = open(request);
-    advance(sequence, request, static_cast<std::int64_t>(request.ids.size()), kStepTokens, &at->second);
+    advance(sequence, request, static_cast<std::int64_t>(request.ids.size()), core_.info.limits.tokens,
+            &at->second);
   }
   return at->second;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,8 +20,23 @@ struct Variant {
   std::string kernels;  // instruction set of the cpu backend; empty: the best
   graph::Precision precision = graph::Precision::kF32;
   int threads = 1;
+  int window = 0;            // rows of the sliding windows in place of the checkpoint's; 0: the checkpoint's
   std::string name() const;  // "tiny41_cpu_avx2_bf16"
 };
+
+void PrintTo(const Variant& variant, std::ostream* out);
+
+// What a core is made for.
+struct Sizes {
+  int sequences = 10;
+  int step_tokens = 512;
+  std::int64_t context = 512;
+  std::int64_t blocks = 0;  // 0: all sequences at full length
+};
+
+// A core of its own whose pools are poisoned when made and freed. The opened checkpoint is shared by all of a variant.
+// Throws std::runtime_error with the message of what failed.
+runtime::Core make_core(const Variant& variant, const Sizes& sizes = {});
 
 // Every kernel set of the cpu backend that this machine has, and the reference, in both precisions.
 std::vector<Variant> variants_of(const std::string& set, bool all_kernels);
@@ -40,13 +56,11 @@ using Rows = std::vector<float>;
 
 class Subject {
  public:
-  explicit Subject(const Variant& variant);  // throws std::runtime_error with the message of what failed
+  explicit Subject(const Variant& variant, const Sizes& sizes = {});  // throws as make_core
 
   const runtime::CoreInfo& info() const { return core_.info; }
   cache::Store& store() { return *core_.store; }
   runtime::StepRunner& runner() { return runner_; }
-  // The core itself, for an Engine; nothing else of the subject may be used afterwards.
-  runtime::Core take_core() { return std::move(core_); }
 
   // Requests of `tokens` ids, drawn from `seed`: exact, and on a model with a decoder half cold replay, and replay after
   // a hit at every block below `tokens`; then exact, and replay from 128, with an image span across position 128.
