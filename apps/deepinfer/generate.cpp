@@ -218,8 +218,8 @@ Result<void> generate(const Options& options) {
   DI_ASSIGN(runtime::LoadOptions load_options, options.engine.load_options());
   load_options.max_sequences = requests.size() > 1 ? kBatchSequences : 1;
   // Lines may ask for exact mode where the others run in replay mode: their hits need snapshots.
-  const bool exact = std::any_of(requests.begin(), requests.end(), [](const runtime::Request& request) {
-    return request.mode == runtime::Mode::kExact;
+  const bool exact = std::any_of(requests.begin(), requests.end(), [](const Asked& asked) {
+    return asked.request.mode == runtime::Mode::kExact;
   });
   if (exact) load_options.prefix.mode = runtime::Mode::kExact;
   DI_ASSIGN(auto loaded, runtime::load(load_options));
