@@ -56,6 +56,7 @@ Result<void> serve_model(const Options& options) {
   DI_ASSIGN(wanted.load, options.engine.load_options());
   DI_ASSIGN(wanted.mode, options.engine.requested_mode());
   DI_ASSIGN(wanted.decoder_tokens, options.engine.decoder_tokens());
+  DI_ASSIGN(wanted.prefix, options.engine.prefix_options());
   wanted.max_waiting = options.max_waiting;
 
   serve::ApiOptions names;

@@ -62,6 +62,9 @@ void ServingMetrics::follow(service::Service& service) {
           [](const Stats& s) { return s.prompt_tokens + s.cached_tokens; });
   counter("vllm:prefix_cache_hits", "Prompt tokens taken over from the prefix cache",
           [](const Stats& s) { return s.cached_tokens; });
+  counter("deepinfer:prefix_unrestored_tokens",
+          "Prompt tokens computed again in exact mode although cached, for want of a kept state",
+          [](const Stats& s) { return s.unrestored_tokens; });
   counter("vllm:corrupted_requests", "Cached blocks that had changed in memory",
           [](const Stats& s) { return s.corrupt_blocks; });
   counter("deepinfer:steps", "Steps of the engine", [](const Stats& s) { return s.steps; });
