@@ -97,6 +97,8 @@ class Stream {
   // `called` runs on the engine's thread after each event from now on, and once now; it must be short and must not use
   // the stream. For readers that cannot wait in a thread of their own.
   void on_event(std::function<void()> called);
+  // Usage::cached_tokens, known from the first token on: for readers that do not wait for the Finish.
+  std::int64_t cached_tokens() const;
   // The Finish still comes, with kCancelled unless it had finished before.
   void cancel();
 

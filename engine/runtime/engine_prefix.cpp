@@ -192,6 +192,7 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
     active.hit.emplace(prefixes_->find(query));
     if (!admission.again) {
       active.recipe = active.hit->recipe();
+      active.stream->cached_tokens.store(active.start.hit);
       active.unrestored = look.cached - look.tokens;
       stats_.cached_tokens += active.start.hit;
       stats_.unrestored_tokens += active.unrestored;

@@ -48,6 +48,10 @@ RequestId Stream::id() const {
   return shared_->id;
 }
 
+std::int64_t Stream::cached_tokens() const {
+  return shared_->cached_tokens.load();
+}
+
 void Stream::cancel() {
   shared_->request_cancel();
 }

@@ -34,6 +34,7 @@ struct Stream::Shared {
   void request_cancel();
 
   const RequestId id;
+  std::atomic<std::int64_t> cached_tokens = 0;
   const std::shared_ptr<EngineSignal> signal;
   std::mutex mutex;
   std::condition_variable arrived;

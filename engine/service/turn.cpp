@@ -59,7 +59,6 @@ struct Turn::State {
   }
 
   void take_finish(const runtime::Finish& finish, std::vector<text::ParserEvent>& events) {
-    usage.cached_tokens = finish.usage.cached_tokens;
     usage.unrestored_tokens = finish.usage.unrestored_tokens;
     error = finish.error;
     close(text_reason(finish.reason), events);
@@ -67,6 +66,7 @@ struct Turn::State {
 
   void close(text::FinishReason reason, std::vector<text::ParserEvent>& events) {
     output.outcome = parser.finish(reason, events);
+    usage.cached_tokens = stream.cached_tokens();
     usage.completion_tokens = static_cast<std::int64_t>(output.outcome.completion_tokens);
     usage.reasoning_tokens = static_cast<std::int64_t>(output.outcome.reasoning_tokens);
     ended = true;
