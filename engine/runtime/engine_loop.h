@@ -20,6 +20,13 @@
 
 namespace deepinfer::runtime {
 
+// Blocks of a replayed hit are computed again as they were the first time: cold up to the recipe's first boundary,
+// replayed from there to the second, and so on. Positions of it are counted through all of these stages.
+struct Rebuild {
+  std::size_t stage = 0;  // recipe.size(): done
+  std::int64_t base = 0;  // where the stage begins
+};
+
 class Engine::Loop {
  public:
   // `prefixes` may be null: every prompt is computed whole.
@@ -37,12 +44,6 @@ class Engine::Loop {
   const EngineOptions& options() const { return options_; }
 
  private:
-  // Blocks of a replayed hit are computed again as they were the first time: cold up to the recipe's first boundary,
-  // replayed from there to the second, and so on. Positions of it are counted through all of these stages.
-  struct Rebuild {
-    std::size_t stage = 0;  // recipe.size(): done
-    std::int64_t base = 0;  // where the stage begins
-  };
   struct Active {
     RequestId id = 0;
     Request request;

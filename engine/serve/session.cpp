@@ -202,7 +202,6 @@ asio::awaitable<void> Session::send_whole(const HttpRequest& request, HttpReply&
 }
 
 asio::awaitable<void> Session::watch_client() {
-  boost::system::error_code code;
   asio::steady_timer never(stream_.get_executor());
   never.expires_at(asio::steady_timer::time_point::max());
   const auto [waited] = co_await stream_.socket().async_wait(asio::socket_base::wait_read, kAsTuple);
