@@ -36,8 +36,8 @@ struct Workload {
   std::int64_t requests = 0, prompt_tokens = 0, answer_tokens = 0;
   std::int64_t distinct_blocks = 0;  // different keys of full blocks of prompts
   std::int64_t longest = 0;          // tokens of a prompt with its answer; one-off prompts too
-  std::int64_t own_blocks =
-      0;  // that requests can fill beside those: answers, ends of prompts, one-off prompts
+  // What requests can fill beside those: answers, ends of prompts, one-off prompts.
+  std::int64_t own_blocks = 0;
 };
 Workload prepare(const std::vector<Conversation>& conversations);
 
