@@ -2,10 +2,13 @@
 #include "bench/bench.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/progress.h"
+#include "bench/serve_sim.h"
+#include "bench/serving.h"
 #include "bench/startup.h"
 #include "bench/tokenize.h"
 #include "command.h"
@@ -20,6 +23,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   ModelChoice model;
   std::string tokenizer;
+  std::string traces;
   std::vector<std::string> names;
   std::string kernels;
   int threads = 0;
@@ -63,11 +67,20 @@ Result<std::vector<bench::Row>> run_benches(const Options& options) {
 
 // Benches that need a model directory; the directory is looked for when they run.
 void register_model_benches(const ModelChoice& model, const std::string& tokenizer) {
-  bench::register_bench("startup", "seconds until the model directory is ready, and until its first token",
-                        [model](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
-                          DI_ASSIGN(const auto directory, model.directory());
-                          return bench::run_startup(directory, settings);
-                        });
+  using RunOnModel = Result<std::vector<bench::Row>> (*)(const std::filesystem::path&, const bench::Options&);
+  const auto add = [&](const char* name, const char* description, RunOnModel run) {
+    bench::register_bench(name, description,
+                          [model, run](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
+                            DI_ASSIGN(const auto directory, model.directory());
+                            return run(directory, settings);
+                          });
+  };
+  add("startup", "seconds until the model directory is ready, and until its first token", bench::run_startup);
+  add("prefix-ttft", "time to the first token of a 4 k prompt, cold and with all but one block cached",
+      bench::run_prefix_ttft);
+  add("batching", "tokens a second of 1, 4, 16 and 64 requests at a time, beside what the machine allows",
+      bench::run_batching);
+  add("host-time", "percent of a decoding step in which the device waits for the host", bench::run_host_time);
   bench::register_bench(
       "tokenize", "MiB of text a second that one core turns into ids",
       [model, tokenizer](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
@@ -77,8 +90,25 @@ void register_model_benches(const ModelChoice& model, const std::string& tokeniz
       });
 }
 
+void register_serve_sim(const std::string& option) {
+  bench::register_bench(
+      "serve-sim",
+      "recorded conversations through the scheduler and prefix cache on a modelled machine: throughput, "
+      "TTFT, hits",
+      [option](const bench::Options& settings) -> Result<std::vector<bench::Row>> {
+        const char* const environment = std::getenv("DEEPINFER_TRACES");
+        const std::string folder = !option.empty() ? option : environment == nullptr ? "" : environment;
+        if (folder.empty()) {
+          return make_error(ErrorKind::kInvalidArgument, "cannot run the bench serve-sim without traces",
+                            "name their folder with --traces or DEEPINFER_TRACES");
+        }
+        return bench::run_serve_sim(folder, settings);
+      });
+}
+
 Result<void> run(const Options& options) {
   register_model_benches(options.model, options.tokenizer);
+  register_serve_sim(options.traces);
   if (options.list || options.names.empty()) {
     Json list = Json::array();
     std::string text;
@@ -114,6 +144,8 @@ void add_bench(Context& context) {
   CLI::App* command = context.app.add_subcommand("bench", "Measured speed beside its limit");
   options->model.declare(*command);
   command->add_option("--tokenizer", options->tokenizer, "tokenize: a tokenizer.json; default: the model's");
+  command->add_option("--traces", options->traces,
+                      "serve-sim: a folder of recorded conversations (*.json); default: DEEPINFER_TRACES");
   command->add_option("names", options->names, "Benches to run; none: list them");
   command->add_flag("--list", options->list, "List the benches");
   command->add_option("--kernels", options->kernels, "Instruction set of the CPU kernels; default: the best");

@@ -33,6 +33,7 @@ struct Context {
 
 void add_run(Context& context);
 void add_chat(Context& context);
+void add_serve(Context& context);
 void add_plan(Context& context);
 void add_bench(Context& context);
 void add_doctor(Context& context);

@@ -16,13 +16,14 @@ namespace deepinfer::app {
 
 class EngineChoice {
  public:
-  // Declares --model and every setting that has a flag. `score` computes in f32 and exact mode unless told otherwise.
+  // Declares --model and every setting that has a flag. `score` computes in f32 and exact mode unless told otherwise, and
+  // uses no prefix cache.
   void declare(CLI::App& command, bool for_score = false);
 
   // Flags and environment together, checked. kInvalidArgument names the known values.
   Result<Settings> settings() const;
   Result<std::filesystem::path> model_directory() const { return model_.directory(); }
-  // What runtime::load needs: directory, precision, backend, threads, kernels, context.
+  // What runtime::load needs: directory, precision, backend, threads, kernels, context, prefix cache.
   Result<runtime::LoadOptions> load_options() const;
   // --mode or its environment name; nullopt when neither is given.
   Result<std::optional<runtime::Mode>> requested_mode() const;
@@ -30,6 +31,11 @@ class EngineChoice {
   Result<runtime::EngineOptions> engine_options(const model::Config& config) const;
   // Rows of the decoder half in replay mode.
   Result<std::int64_t> decoder_tokens() const;
+  // The prefix cache that is to have room.
+  Result<runtime::PrefixPlan> prefix_plan() const;
+  // The one that is to run, its secret read. kFormat, kNotFound or kIo for a secret that cannot be used; messages never
+  // show it.
+  Result<runtime::PrefixOptions> prefix_options() const;
 
  private:
   ModelChoice model_;

@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   Context context{app, {}};
   add_run(context);
   add_chat(context);
+  add_serve(context);
   add_plan(context);
   add_bench(context);
   add_doctor(context);

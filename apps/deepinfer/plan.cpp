@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/processors.h"
 #include "command.h"
 #include "engine_options.h"
 #include "graph/dump.h"
@@ -43,7 +44,8 @@ Result<model::PlanRequest> parse_devices(const std::string& text) {
     if (name != device.name || count < 1 || count > 1024) continue;
     request.device = name;
     request.devices = count;
-    request.memory_bytes = device.memory_bytes != 0 ? device.memory_bytes : runtime::available_memory();
+    request.device_is_host = device.memory_bytes == 0;
+    request.memory_bytes = request.device_is_host ? runtime::memory_budget() : device.memory_bytes;
     return request;
   }
   return make_error(ErrorKind::kInvalidArgument, "cannot set --devices to \"" + text + "\"",
@@ -66,13 +68,35 @@ Result<std::int64_t> parse_memory(const std::string& text) {
   return unit.empty() ? number : number << (10 * (power + 1));
 }
 
+const char* place_name(model::PlanPlace place) {
+  switch (place) {
+    case model::PlanPlace::kDevice: return "device";
+    case model::PlanPlace::kHost: return "host";
+    case model::PlanPlace::kHostMapped: return "host, mapped";
+  }
+  return "?";
+}
+
+// What a prefix cache takes depends on what the model leaves, so this comes second.
+void add_prefix_cache(const runtime::PrefixPlan& prefix, const model::Model& model,
+                      const model::Plan& without, model::PlanRequest& request) {
+  const std::int64_t needed = cache::blocks_for(request.step.context) * without.block_bytes;
+  const runtime::PrefixMemory memory =
+      runtime::prefix_memory(prefix, model.config, model.registry, without.left_bytes, needed);
+  if (!memory.enabled) return;
+  if (memory.snapshots > 0) {
+    request.more.push_back({"prefix snapshots", model::PlanPlace::kDevice, memory.states_bytes(),
+                            std::to_string(memory.snapshots) + " exact states of " +
+                                std::to_string(memory.snapshot_bytes) + " bytes, for hits in exact mode"});
+  }
+  request.index_bytes = [memory](std::int64_t blocks) { return memory.index_bytes(blocks); };
+}
+
 Json plan_json(const model::Plan& plan) {
   Json rows = Json::array();
   for (const auto& row : plan.rows) {
-    rows.push_back({{"tag", row.tag},
-                    {"place", row.place == model::PlanPlace::kDevice ? "device" : "host, mapped"},
-                    {"bytes", row.bytes},
-                    {"detail", row.detail}});
+    rows.push_back(
+        {{"tag", row.tag}, {"place", place_name(row.place)}, {"bytes", row.bytes}, {"detail", row.detail}});
   }
   Json fits = Json::array();
   for (const auto& fit : plan.fits) {
@@ -120,7 +144,14 @@ Result<int> plan(const Options& options) {
   request.step.logit_rows = options.sequences;
   request.step.sequences = options.sequences;
   request.step.context = asked != 0 ? asked : std::min(model.config.max_position, runtime::kDefaultContext);
-  DI_ASSIGN(const auto result, model::plan(model, request));
+  if (request.device_is_host) {
+    const auto threads = static_cast<int>(settings.integer("threads"));
+    request.workers = threads != 0 ? threads : usable_threads();
+  }
+  DI_ASSIGN(model::Plan result, model::plan(model, request));
+  DI_ASSIGN(const runtime::PrefixPlan prefix, options.engine.prefix_plan());
+  add_prefix_cache(prefix, model, result, request);
+  DI_ASSIGN(result, model::plan(model, request));
   DI_TRY(write_output(options.json ? plan_json(result).dump() + "\n" : result.text()));
   return static_cast<int>(result.fits_one() ? kDone : kDoesNotFit);
 }
@@ -136,7 +167,7 @@ void add_plan(Context& context) {
       ->capture_default_str();
   command->add_option(
       "--memory", options->memory,
-      "Bytes of one device (also 24G); default: what this machine has available, or the device's");
+      "Bytes of one device (also 24G); default: what the program would use of this machine, or the device's");
   command->add_option("--sequences", options->sequences, "Sequences that run at a time")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

@@ -1,5 +1,6 @@
 #include "turn_options.h"
 
+#include "base/log.h"
 #include "tool_command.h"
 
 namespace deepinfer::app {
@@ -119,6 +120,7 @@ Result<std::unique_ptr<service::Service>> TurnChoice::open_service() const {
   DI_ASSIGN(options.load, engine.load_options());
   DI_ASSIGN(options.mode, engine.requested_mode());
   DI_ASSIGN(options.decoder_tokens, engine.decoder_tokens());
+  DI_ASSIGN(options.prefix, engine.prefix_options());
   options.load.max_sequences = 1;
   return service::Service::open(std::move(options));
 }
@@ -141,6 +143,20 @@ void append_answer(text::Conversation& conversation, const text::ParsedOutput& o
 
 }  // namespace
 
+namespace {
+
+std::string usage_text(const service::TurnUsage& usage) {
+  std::string text = std::to_string(usage.prompt_tokens) + " prompt tokens, of which " +
+                     std::to_string(usage.cached_tokens) + " came from the prefix cache";
+  if (usage.unrestored_tokens > 0) {
+    text += " (" + std::to_string(usage.unrestored_tokens) +
+            " more are cached, but no exact state was kept there)";
+  }
+  return text + "; " + std::to_string(usage.completion_tokens) + " tokens answered";
+}
+
+}  // namespace
+
 Result<Exchange> converse(service::Service& service, dialects::Request& request,
                           const std::string& tool_command, TurnWatcher& watcher) {
   Exchange exchange;
@@ -156,6 +172,7 @@ Result<Exchange> converse(service::Service& service, dialects::Request& request,
     for (const auto& event : events)
       watcher.delta(event);
     DI_ASSIGN(exchange.last, turn.result());
+    log_info(usage_text(exchange.last.usage));
     append_answer(request.conversation, exchange.last.output);
     const auto& calls = exchange.last.output.calls;
     if (exchange.last.output.outcome.finish != text::FinishReason::kToolCalls || tool_command.empty() ||

@@ -4,6 +4,7 @@
 // closed list: callers map them to exit codes (apps) and status codes (serve), never the text.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,13 +33,14 @@ struct Error {
   ErrorKind kind = ErrorKind::kInternal;
   std::string what;    // what was attempted and what was found, with names and numbers
   std::string remedy;  // what the reader can do about it; may be empty when `what` already says it
+  std::int64_t retry_after_ns = 0;  // kOverloaded: estimated time until there is room; 0: not known
 
   // "<what>" or "<what>\n  <remedy>".
   std::string message() const { return remedy.empty() ? what : what + "\n  " + remedy; }
 };
 
 inline Error make_error(ErrorKind kind, std::string what, std::string remedy = {}) {
-  return Error{kind, std::move(what), std::move(remedy)};
+  return Error{kind, std::move(what), std::move(remedy), 0};
 }
 
 // Prefixes the failed attempt of an outer layer: "cannot load models/v41: <inner what>".

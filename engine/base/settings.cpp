@@ -95,6 +95,39 @@ constexpr SettingRow kRows[] = {
      .type = SettingType::kText,
      .documentation = "Pins the instruction set of the CPU kernels (doctor lists them). Unset: the best that "
                       "the machine has."},
+    {.name = "prefix_cache",
+     .flag = "--prefix-cache",
+     .type = SettingType::kSwitch,
+     .default_value = "on",
+     .documentation = "Keep what was computed for one prompt for the next that begins alike."},
+    {.name = "prefix_snapshots",
+     .flag = "--prefix-snapshots",
+     .type = SettingType::kInteger,
+     .least = 0,
+     .most = 1 << 20,
+     .unit = "snapshots",
+     .documentation =
+         "Exact states kept for hits in exact mode, which end at one of them; `plan` shows their "
+         "bytes. Unset: 64 in exact "
+         "mode, fewer where memory is short; 0 in replay mode, which needs none."},
+    {.name = "prefix_shared",
+     .flag = "--prefix-shared",
+     .type = SettingType::kSwitch,
+     .default_value = "off",
+     .documentation =
+         "Every tenant hits what any tenant computed. Then each can find out by timing how others' "
+         "prompts begin. Off: tenants hit only what is theirs."},
+    {.name = "prefix_secret_file",
+     .flag = "--prefix-secret-file",
+     .environment = "DEEPINFER_PREFIX_SECRET_FILE",
+     .type = SettingType::kText,
+     .documentation =
+         "File with the secret that keys of cached prefixes are made with, at least 16 bytes; space "
+         "around it does not count. Unset: a random one each start."},
+    {.name = "prefix_secret",
+     .environment = "DEEPINFER_PREFIX_SECRET",
+     .type = SettingType::kText,
+     .documentation = "The secret itself; a file beats it. Never shown."},
     {.name = "log_level",
      .flag = "--log-level",
      .type = SettingType::kChoice,

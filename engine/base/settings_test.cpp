@@ -33,6 +33,9 @@ TEST(Settings, Defaults) {
   EXPECT_FALSE(settings->given("backend"));
   EXPECT_EQ(settings->integer("decoder_tokens"), 128);
   EXPECT_TRUE(settings->enabled("kv_quant"));
+  EXPECT_TRUE(settings->enabled("prefix_cache"));
+  EXPECT_FALSE(settings->given("prefix_snapshots"));
+  EXPECT_FALSE(settings->enabled("prefix_shared"));
 }
 
 TEST(Settings, PublishedEnvironmentNames) {
@@ -81,6 +84,8 @@ TEST(Settings, UnknownValuesAreRefusedWithTheKnown) {
   }
   EXPECT_EQ(refusal({{"kv_quant", "maybe"}}, {}),
             "cannot set --kv-quant to \"maybe\"\n  known values: on (1, true), off (0, false)");
+  EXPECT_EQ(refusal({{"prefix_snapshots", "-1"}}, {}),
+            "cannot set --prefix-snapshots to \"-1\"\n  give a whole number from 0 to 1048576 (snapshots)");
   EXPECT_NE(refusal({{"model", ""}}, {}), "not refused");
   // A wrong word in the environment is an error even where a flag would win.
   EXPECT_NE(refusal({{"backend", "cpu"}}, {{"DEEPINFER_ACCELERATOR", "tpu"}}), "not refused");

@@ -33,6 +33,11 @@ std::string_view eviction_name(Eviction policy) {
 EvictedKeys::EvictedKeys(int pieces)
     : tags_(std::bit_ceil(kTagsAPiece * static_cast<std::size_t>(pieces)), 0) {}
 
+std::int64_t EvictedKeys::bytes(std::int64_t pieces) {
+  return static_cast<std::int64_t>(std::bit_ceil(kTagsAPiece * static_cast<std::size_t>(pieces)) *
+                                   sizeof(std::uint64_t));
+}
+
 void EvictedKeys::remember(const BlockKey& key) {
   const std::uint64_t tag = tag_of(key);
   tags_[tag & (tags_.size() - 1)] = tag;
@@ -84,12 +89,24 @@ void PieceHeap::erase(PieceId piece) {
   settle(at);
 }
 
+void PieceHeap::trim() {
+  if (static_cast<std::size_t>(kSlack) * items_.size() < items_.capacity()) items_.shrink_to_fit();
+}
+
 Victims::Victims(Eviction policy, int pieces)
     : policy_(policy),
       priorities_(static_cast<std::size_t>(pieces), 0),
       places_(static_cast<std::size_t>(pieces), -1),
       tenant_places_(static_cast<std::size_t>(pieces), -1),
-      all_(priorities_, places_) {}
+      all_(priorities_, places_) {
+  all_.reserve(static_cast<std::size_t>(pieces));
+}
+
+std::int64_t Victims::bytes(std::int64_t pieces) {
+  constexpr auto kPlaces = static_cast<std::int64_t>(sizeof(double) + 2 * sizeof(std::int32_t));
+  constexpr auto kHeaps = (1 + PieceHeap::kSlack) * static_cast<std::int64_t>(sizeof(PieceId));
+  return pieces * (kPlaces + kHeaps);
+}
 
 void Victims::add_tenant() {
   tenants_.emplace_back(priorities_, tenant_places_);
@@ -115,6 +132,7 @@ void Victims::add(PieceId block, const PrefixNode& node) {
 void Victims::remove(PieceId block, TenantId tenant) {
   all_.erase(block);
   tenants_[static_cast<std::size_t>(tenant)].erase(block);
+  tenants_[static_cast<std::size_t>(tenant)].trim();
 }
 
 }  // namespace deepinfer::cache

@@ -21,6 +21,7 @@ std::string_view eviction_name(Eviction policy);
 class EvictedKeys {
  public:
   explicit EvictedKeys(int pieces);
+  static std::int64_t bytes(std::int64_t pieces);  // host memory
   void remember(const BlockKey& key);
   bool contains(const BlockKey& key) const;
 
@@ -35,6 +36,10 @@ class PieceHeap {
       : priorities_(&priorities), places_(&places) {}
   void push(PieceId piece);
   void erase(PieceId piece);
+  void reserve(std::size_t pieces) { items_.reserve(pieces); }
+  // Gives memory back once less than a quarter of it is in use, so that heaps that grow in turn stay bounded together.
+  void trim();
+  static constexpr std::int64_t kSlack = 4;  // most memory of a heap that is trimmed, in times of its items
   PieceId first() const { return items_.empty() ? kNoPiece : items_.front(); }
 
  private:
@@ -52,6 +57,9 @@ class Victims {
   Victims(Eviction policy, int pieces);
   Victims(const Victims&) = delete;
   Victims& operator=(const Victims&) = delete;
+
+  // Host memory for so many pieces, of all tenants together.
+  static std::int64_t bytes(std::int64_t pieces);
 
   void add_tenant();
   // The block can go from now on, or no longer.

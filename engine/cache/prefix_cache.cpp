@@ -51,11 +51,21 @@ Result<std::unique_ptr<PrefixCache>> PrefixCache::create(Store& store, const Pre
   if (store.has_keeper()) return refused("its store has one already", "make one a store");
   DI_ASSIGN(Snapshots snapshots,
             Snapshots::create(store.storage(), store.registry(), options.snapshots, store.poisons_freed()));
-  return std::unique_ptr<PrefixCache>(new PrefixCache(store, options, std::move(snapshots)));
+  const auto bytes = static_cast<std::uint64_t>(index_bytes(store.blocks(), snapshots.capacity()));
+  DI_ASSIGN(LedgerClaim index, LedgerClaim::take(host_ledger(), "prefix index", bytes));
+  return std::unique_ptr<PrefixCache>(
+      new PrefixCache(store, options, std::move(snapshots), std::move(index)));
 }
 
-PrefixCache::PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots)
+std::int64_t PrefixCache::index_bytes(std::int64_t blocks, std::int64_t snapshots) {
+  return PrefixTree::bytes(blocks) + Victims::bytes(blocks) + EvictedKeys::bytes(blocks) +
+         Snapshots::host_bytes(snapshots);
+}
+
+PrefixCache::PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots,
+                         LedgerClaim index)
     : store_(store),
+      index_claim_(std::move(index)),
       options_(options),
       tree_(store.blocks()),
       victims_(options.eviction, store.blocks()),
@@ -247,12 +257,43 @@ std::optional<Corruption> PrefixCache::verify(const std::vector<PieceId>& blocks
   return Corruption{last.depth * kBlock, last.key, last.tenant, true};
 }
 
+std::vector<std::int64_t> PrefixCache::recipe_of(const std::vector<PieceId>& blocks, Mode mode) const {
+  std::vector<std::int64_t> recipe;
+  if (mode != Mode::kReplay || blocks.empty()) return recipe;
+  std::int32_t boundary = 0;
+  for (const PieceId block : blocks) {
+    const PrefixNode& node = tree_.node(block);
+    if (lineage_of(node.key) == Lineage::kCold) continue;
+    if (std::exchange(boundary, node.boundary) != node.boundary) recipe.push_back(node.boundary * kBlock);
+  }
+  recipe.push_back(static_cast<std::int64_t>(blocks.size()) * kBlock);
+  return recipe;
+}
+
+std::vector<std::int64_t> PrefixCache::recipe(const PrefixQuery& query) const {
+  std::vector<PieceId> blocks;
+  collect(walk(query), blocks);
+  return recipe_of(blocks, query.mode);
+}
+
+std::optional<Corruption> PrefixCache::drop_corrupt(const PrefixQuery& query) {
+  std::optional<Corruption> first;
+  std::vector<PieceId> blocks;
+  while (options_.verify) {
+    collect(walk(query), blocks);
+    const auto found = verify(blocks, query.mode);
+    if (!found) break;
+    if (!first) first = found;
+  }
+  return first;
+}
+
 Hit PrefixCache::find(const PrefixQuery& query) {
   ++tick_;
   Hit hit;
   Path path = walk(query);
   collect(path, hit.blocks_);
-  while (options_.verify) {
+  while (options_.verify && !query.checked) {
     const auto corruption = verify(hit.blocks_, query.mode);
     if (!corruption) break;
     if (!hit.corruption_) hit.corruption_ = corruption;
@@ -265,16 +306,11 @@ Hit PrefixCache::find(const PrefixQuery& query) {
   hit.query_ = query;
   hit.query_.chain = nullptr;
   hit.look_ = look_of(query, path);
-  std::int32_t boundary = 0;
   for (const PieceId block : hit.blocks_) {
     store_.hold(block);
     touch(block, 1);
-    const PrefixNode& node = tree_.node(block);
-    if (lineage_of(node.key) == Lineage::kCold) continue;
-    if (std::exchange(boundary, node.boundary) != node.boundary)
-      hit.recipe_.push_back(node.boundary * kBlock);
   }
-  if (query.mode == Mode::kReplay && path.usable > 0) hit.recipe_.push_back(path.usable * kBlock);
+  hit.recipe_ = recipe_of(hit.blocks_, query.mode);
   if (query.mode == Mode::kExact && path.last != kNoPiece && !snapshots_.needless()) {
     hit.snapshot_ = tree_.node(path.last).snapshot;
     snapshots_.hold(hit.snapshot_);

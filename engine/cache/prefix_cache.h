@@ -5,6 +5,8 @@
 //   it is admitted     hit = find(query); adopt(hit, options)    or Store::start for hit.tokens() == 0
 //                      progress = begin(request, hit); claim(chain, progress)
 //   a step has run     publish(sequence, chain, progress)        after every commit; chunks end at wanted_boundary()
+//   or, where steps follow each other without a pause: reserve_state() when the step is laid out, capture_state() between
+//   it and the next, publish(..., captured) when its results are handled
 //   it is finished, cancelled, preempted: destroy sequence, claim and hit, in any order
 //
 // One thread at a time. Deterministic: the same calls give the same hits and evictions. Nothing here reads a clock.
@@ -22,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/ledger.h"
 #include "cache/block_key.h"
 #include "cache/claims.h"
 #include "cache/eviction.h"
@@ -55,6 +58,7 @@ struct PrefixQuery {
   std::int64_t prompt_tokens = 0;   // at least 1
   std::int64_t at_most =
       std::numeric_limits<std::int64_t>::max();  // tokens; a caller that wants a shorter hit
+  bool checked = false;                          // drop_corrupt() has just looked at it: find() need not
 };
 
 // What there is. Tokens are multiples of 128.
@@ -130,9 +134,13 @@ struct Progress {
 
 class PrefixCache : private BlockKeeper {
  public:
-  // kInvalidArgument for an option out of range or a store that has a keeper; kOutOfMemory for the snapshots.
+  // kInvalidArgument for an option out of range or a store that has a keeper; kOutOfMemory for the snapshots and the
+  // index (in the host's ledger as "prefix index").
   // The store outlives the cache; sequences may outlive it too.
   static Result<std::unique_ptr<PrefixCache>> create(Store& store, const PrefixCacheOptions& options);
+  // Host memory of the index for a pool of so many blocks and so many snapshots. Names of tenants (at most
+  // options.tenants) and the chains of requests come on top; neither grows with the pool.
+  static std::int64_t index_bytes(std::int64_t blocks, std::int64_t snapshots);
   ~PrefixCache() override;  // no Hit and no Claim may be left
 
   // The number of a name, given on first use. kOverloaded past options.tenants.
@@ -142,7 +150,12 @@ class PrefixCache : private BlockKeeper {
   int tenant_blocks(TenantId tenant) const;  // cached now
 
   PrefixLook look(const PrefixQuery& query) const;
-  // The same, referenced and counted; with `verify`, every block of it is compared with its checksum first. A corrupt one
+  // Hit::recipe() of what look() would find.
+  std::vector<std::int64_t> recipe(const PrefixQuery& query) const;
+  // With `verify`: compares what look() would find with its checksums, and drops what is corrupt, so that look() is true.
+  // The first that was.
+  std::optional<Corruption> drop_corrupt(const PrefixQuery& query);
+  // What look() says, referenced and counted; with `verify`, every block of it is compared with its checksum first. A corrupt one
   // leaves the index with all that follows it, and the hit ends before it.
   Hit find(const PrefixQuery& query);
   // A sequence that holds the hit's blocks. Exact: its private area is as it was at hit.tokens(), length hit.tokens().
@@ -155,6 +168,16 @@ class PrefixCache : private BlockKeeper {
   // is a boundary that deserves it. Idempotent. Blocks whose key another request took first stay the sequence's own.
   // `chain` holds the sequence's ids, as far as full blocks go.
   void publish(const Sequence& sequence, const KeyChain& chain, Progress& progress);
+  // The same with the exact state at its length that was captured before a later step changed it (kNoSnapshot: none).
+  void publish(const Sequence& sequence, const KeyChain& chain, Progress& progress, SnapshotId captured);
+  // Room for the state that a step ending at `length` leaves, if it deserves to be kept; else kNoSnapshot. To be given to
+  // publish() or discard_state().
+  SnapshotId reserve_state(const KeyChain& chain, const Progress& progress, std::int64_t length);
+  // Any thread.
+  void capture_state(SnapshotId reserved, const std::byte* private_state) const {
+    snapshots_.capture(reserved, private_state);
+  }
+  void discard_state(SnapshotId reserved) { snapshots_.discard(reserved); }
   // The next boundary above `length` where exact state should be kept: a prefill chunk ends there. kNoBoundary: none.
   std::int64_t wanted_boundary(const Progress& progress, std::int64_t length) const;
 
@@ -194,7 +217,7 @@ class PrefixCache : private BlockKeeper {
     Shortfall shortfall = Shortfall::kNone;
   };
 
-  PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots);
+  PrefixCache(Store& store, const PrefixCacheOptions& options, Snapshots snapshots, LedgerClaim index);
 
   int spare_blocks() const override { return tree_.spare(); }
   void give_up(int blocks) override;
@@ -210,6 +233,7 @@ class PrefixCache : private BlockKeeper {
   PrefixLook look_of(const PrefixQuery& query, const Path& path) const;
   // Fills `blocks` with those of the path, first to last.
   void collect(const Path& path, std::vector<PieceId>& blocks) const;
+  std::vector<std::int64_t> recipe_of(const std::vector<PieceId>& blocks, Mode mode) const;
   // The first of the blocks, or else the state at their end, that is not what it was; it is dropped.
   std::optional<Corruption> verify(const std::vector<PieceId>& blocks, Mode mode);
   void count(const PrefixQuery& query, const PrefixLook& look);
@@ -227,7 +251,10 @@ class PrefixCache : private BlockKeeper {
   // had, idle copies of the blocks before `number` are exchanged for the sequence's own.
   void exchange_idle_copies(const Sequence& sequence, const KeyChain& chain, const Progress& progress,
                             std::int64_t number);
-  void keep_state(const Sequence& sequence, const KeyChain& chain, Progress& progress);
+  void enter_new_blocks(const Sequence& sequence, const KeyChain& chain, Progress& progress);
+  // What the state at `length` is worth; nullopt: nothing.
+  std::optional<SnapshotRank> state_rank(const Progress& progress, std::int64_t length) const;
+  void keep_state(std::int64_t length, const KeyChain& chain, Progress& progress, SnapshotId captured);
   void replace_rolling(const KeyChain& chain, const Progress& progress);
   bool keeps_state(const Progress& progress) const;
   bool is_regular(std::int64_t boundary) const;
@@ -240,6 +267,7 @@ class PrefixCache : private BlockKeeper {
   void drop_snapshot(PieceId block);
 
   Store& store_;
+  LedgerClaim index_claim_;
   PrefixCacheOptions options_;
   std::vector<Tenant> tenants_;
   std::unordered_map<std::string, TenantId> tenant_names_;

@@ -134,7 +134,7 @@ void PrefixCache::enter_blocks(const Sequence& sequence, const KeyChain& chain, 
   progress.published = progress.publishes ? full : number;
 }
 
-void PrefixCache::publish(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
+void PrefixCache::enter_new_blocks(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
   const std::int64_t full = sequence.length() / kBlock;
   if (full > progress.published && progress.publishes) {
     enter_blocks(sequence, chain, progress);
@@ -147,7 +147,19 @@ void PrefixCache::publish(const Sequence& sequence, const KeyChain& chain, Progr
     stats_.refused_partial += full - progress.published;
     progress.published = full;
   }
-  keep_state(sequence, chain, progress);
+}
+
+void PrefixCache::publish(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
+  enter_new_blocks(sequence, chain, progress);
+  const SnapshotId state = reserve_state(chain, progress, sequence.length());
+  if (state != kNoSnapshot) capture_state(state, sequence.private_state());
+  keep_state(sequence.length(), chain, progress, state);
+}
+
+void PrefixCache::publish(const Sequence& sequence, const KeyChain& chain, Progress& progress,
+                          SnapshotId captured) {
+  enter_new_blocks(sequence, chain, progress);
+  keep_state(sequence.length(), chain, progress, captured);
 }
 
 bool PrefixCache::keeps_state(const Progress& progress) const {
@@ -169,37 +181,50 @@ std::int64_t PrefixCache::wanted_boundary(const Progress& progress, std::int64_t
   return std::min(next, (after / regular + 1) * regular);
 }
 
-void PrefixCache::keep_state(const Sequence& sequence, const KeyChain& chain, Progress& progress) {
-  const std::int64_t length = sequence.length();
-  if (!keeps_state(progress) || length % kBlock != 0 || length <= progress.hit) return;
-  const bool in_answer = length > prompt_boundary(progress);
-  const bool marked = in_answer || length == prompt_boundary(progress) || length == progress.branch;
-  if (!marked && !is_regular(length)) return;
-  const SnapshotRank rank = marked ? SnapshotRank::kMarked : SnapshotRank::kRegular;
+std::optional<SnapshotRank> PrefixCache::state_rank(const Progress& progress, std::int64_t length) const {
+  if (!keeps_state(progress) || length % kBlock != 0 || length <= progress.hit) return std::nullopt;
+  if (length >= prompt_boundary(progress) || length == progress.branch) return SnapshotRank::kMarked;
+  if (is_regular(length)) return SnapshotRank::kRegular;
+  return std::nullopt;
+}
 
+SnapshotId PrefixCache::reserve_state(const KeyChain& chain, const Progress& progress, std::int64_t length) {
+  const auto rank = state_rank(progress, length);
+  if (!rank) return kNoSnapshot;
   const std::int64_t number = length / kBlock - 1;
-  const PieceId block = tree_.find(chain.content(number));
-  if (block == kNoPiece) return;
-  PrefixNode& node = tree_.node(block);
-  if (node.snapshot != kNoSnapshot) {
-    snapshots_.touch(node.snapshot, tick_);
-    if (marked) snapshots_.set_rank(node.snapshot, rank);
-    return;
+  if (number < chain.blocks()) {
+    const PieceId block = tree_.find(chain.content(number));
+    if (block != kNoPiece && tree_.node(block).snapshot != kNoSnapshot) return kNoSnapshot;
   }
-  if (in_answer) replace_rolling(chain, progress);
-  const Snapshots::Kept kept = snapshots_.keep(block, sequence.private_state(), rank, tick_);
-  if (kept.evicted_owner != kNoPiece) {
-    tree_.node(kept.evicted_owner).snapshot = kNoSnapshot;
+  if (length > prompt_boundary(progress)) replace_rolling(chain, progress);
+  const Snapshots::Reserved reserved = snapshots_.reserve(*rank, tick_);
+  if (reserved.evicted_owner != kNoPiece) {
+    tree_.node(reserved.evicted_owner).snapshot = kNoSnapshot;
     ++stats_.snapshots_evicted;
   }
-  if (kept.id == kNoSnapshot) {
-    ++stats_.snapshots_refused;
-    return;
+  if (reserved.id == kNoSnapshot) ++stats_.snapshots_refused;
+  return reserved.id;
+}
+
+void PrefixCache::keep_state(std::int64_t length, const KeyChain& chain, Progress& progress,
+                             SnapshotId captured) {
+  const auto rank = state_rank(progress, length);
+  const std::int64_t number = length / kBlock - 1;
+  const PieceId block = rank ? tree_.find(chain.content(number)) : kNoPiece;
+  const bool kept_before = block != kNoPiece && tree_.node(block).snapshot != kNoSnapshot;
+  if (kept_before) {
+    const SnapshotId snapshot = tree_.node(block).snapshot;
+    snapshots_.touch(snapshot, tick_);
+    if (*rank == SnapshotRank::kMarked) snapshots_.set_rank(snapshot, *rank);
   }
-  node.snapshot = kept.id;
+  if (captured == kNoSnapshot) return;
+  if (block == kNoPiece || kept_before) return snapshots_.discard(captured);
+  snapshots_.bind(captured, block);
+  snapshots_.touch(captured, tick_);
+  tree_.node(block).snapshot = captured;
   ++stats_.snapshots_kept;
-  if (options_.verify) snapshots_.set_checksum(kept.id);
-  if (in_answer) progress.rolling = number;
+  if (options_.verify) snapshots_.set_checksum(captured);
+  if (length > prompt_boundary(progress)) progress.rolling = number;
 }
 
 // The one before it in the same answer has served its purpose, unless somebody has used it since.

@@ -19,8 +19,16 @@ std::uint32_t word(const BlockKey& key) {
 
 }  // namespace
 
-PrefixTree::PrefixTree(int pieces)
-    : nodes_(static_cast<std::size_t>(pieces)), slots_(std::bit_ceil(2 * static_cast<std::size_t>(pieces))) {}
+PrefixTree::PrefixTree(int pieces) : nodes_(static_cast<std::size_t>(pieces)), slots_(slots_for(pieces)) {}
+
+std::size_t PrefixTree::slots_for(std::int64_t pieces) {
+  return std::bit_ceil(2 * static_cast<std::size_t>(pieces));
+}
+
+std::int64_t PrefixTree::bytes(std::int64_t pieces) {
+  return pieces * static_cast<std::int64_t>(sizeof(PrefixNode)) +
+         static_cast<std::int64_t>(slots_for(pieces) * sizeof(Slot));
+}
 
 // The lineage bit of the key takes part: both lineages of one content would start at the same slot otherwise.
 std::size_t PrefixTree::home(const BlockKey& key) const {

@@ -38,6 +38,8 @@ struct alignas(64) PrefixNode {
 class PrefixTree {
  public:
   explicit PrefixTree(int pieces);
+  // Host memory of one for so many pieces.
+  static std::int64_t bytes(std::int64_t pieces);
 
   // The block of a key, or kNoPiece.
   PieceId find(const BlockKey& key) const;
@@ -64,6 +66,7 @@ class PrefixTree {
     PieceId block = kNoPiece;
     std::uint32_t tag = 0;
   };
+  static std::size_t slots_for(std::int64_t pieces);
   std::size_t home(const BlockKey& key) const;
   void enter(const BlockKey& key, PieceId block);
   void leave(const BlockKey& key);

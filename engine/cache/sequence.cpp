@@ -69,7 +69,7 @@ void Sequence::truncate(std::int64_t known) {
 }
 
 Result<void> Sequence::reserve(std::int64_t tokens) {
-  DI_CHECK(tokens >= 0 && length_ + tokens <= known());
+  DI_CHECK(tokens >= 0 && length_ + tokens <= capacity_);
   const std::int64_t end = length_ + tokens;
   // Rows below the write floor are read, not written, so their blocks may stay shared.
   const std::int64_t first_write = std::max(length_, write_floor_);
@@ -114,8 +114,8 @@ void Sequence::own_block(std::size_t number) {
 }
 
 void Sequence::commit(std::int64_t tokens) {
-  DI_CHECK_MSG(tokens >= 0 && length_ + tokens <= reserved_,
-               "a step committed positions it had not reserved");
+  DI_CHECK_MSG(tokens >= 0 && length_ + tokens <= std::min(reserved_, known()),
+               "a step committed positions it had not reserved, or whose ids are not known");
   length_ += tokens;
   written_ = std::max(written_, length_);
 }

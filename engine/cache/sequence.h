@@ -48,9 +48,9 @@ class Sequence {
   // Forgets ids from position `known` on; they have not been computed (known >= length()).
   void truncate(std::int64_t known);
 
-  // Makes room for positions [length, length + tokens), which must be known: takes blocks, and copies a shared
-  // one that the step would write, evicting cached ones that nobody holds. kOutOfMemory when that is not enough; the
-  // sequence is then as before.
+  // Makes room for positions [length, length + tokens): takes blocks, and copies a shared one that the step would write,
+  // evicting cached ones that nobody holds. kOutOfMemory when that is not enough; the sequence is then as before. Ids that
+  // a step in flight is to produce need be known only when the positions are committed.
   Result<void> reserve(std::int64_t tokens);
   // The step has run: length grows. Refused by assertion without a reserve.
   void commit(std::int64_t tokens);

@@ -19,23 +19,33 @@ std::size_t end_of(const state::Registry& registry, std::size_t class_index) {
 
 }  // namespace
 
-Result<Snapshots> Snapshots::create(Storage& storage, const state::Registry& registry, int count,
-                                    bool poison_freed) {
-  Snapshots snapshots;
+Snapshots::Snapshots(const state::Registry& registry) {
   for (std::size_t i = 0; i < registry.classes().size(); ++i) {
     const state::StateClass& entry = registry.classes()[i];
     const bool wanted =
         entry.placement != state::Placement::kBlock && entry.exact == state::Persistence::kSnapshotted;
     if (!wanted) continue;
     const std::size_t end = end_of(registry, i);
-    auto& ranges = snapshots.ranges_;
-    if (!ranges.empty() && ranges.back().from + ranges.back().bytes == entry.code_offset) {
-      ranges.back().bytes = end - ranges.back().from;
+    if (!ranges_.empty() && ranges_.back().from + ranges_.back().bytes == entry.code_offset) {
+      ranges_.back().bytes = end - ranges_.back().from;
     } else {
-      ranges.push_back({entry.code_offset, end - entry.code_offset, snapshots.bytes_});
+      ranges_.push_back({entry.code_offset, end - entry.code_offset, bytes_});
     }
-    snapshots.bytes_ = ranges.back().at + ranges.back().bytes;
+    bytes_ = ranges_.back().at + ranges_.back().bytes;
   }
+}
+
+std::size_t Snapshots::bytes_of(const state::Registry& registry) {
+  return Snapshots(registry).bytes();
+}
+
+std::int64_t Snapshots::host_bytes(std::int64_t count) {
+  return count * static_cast<std::int64_t>(sizeof(Entry));
+}
+
+Result<Snapshots> Snapshots::create(Storage& storage, const state::Registry& registry, int count,
+                                    bool poison_freed) {
+  Snapshots snapshots(registry);
   if (count == 0 || snapshots.needless()) return snapshots;
   DI_ASSIGN(Slab pool, Slab::create(storage, {"prefix snapshots", snapshots.bytes_, count, poison_freed}));
   snapshots.pool_.emplace(std::move(pool));
@@ -54,23 +64,36 @@ SnapshotId Snapshots::victim(SnapshotRank rank) const {
   return worst;
 }
 
-Snapshots::Kept Snapshots::keep(PieceId owner, const std::byte* private_state, SnapshotRank rank,
-                                std::uint64_t now) {
+Snapshots::Reserved Snapshots::reserve(SnapshotRank rank, std::uint64_t now) {
   if (!pool_) return {};
-  Kept kept;
+  Reserved reserved;
   if (pool_->free_pieces() == 0) {
     const SnapshotId worst = victim(rank);
     if (worst == kNoSnapshot) return {};
-    kept.evicted_owner = entry(worst).owner;
+    reserved.evicted_owner = entry(worst).owner;
     drop(worst);
   }
-  kept.id = pool_->take();
-  entry(kept.id) = {owner, rank, 0, now, 0};
-  ++used_;
-  std::byte* const to = pool_->address(kept.id);
+  reserved.id = pool_->take();
+  entry(reserved.id) = {kNoPiece, rank, 0, now, 0};
+  return reserved;
+}
+
+void Snapshots::capture(SnapshotId id, const std::byte* private_state) const {
+  std::byte* const to = pool_->address(id);
   for (const Range& range : ranges_)
     pool_->storage().copy(to + range.at, private_state + range.from, range.bytes);
-  return kept;
+}
+
+void Snapshots::bind(SnapshotId id, PieceId owner) {
+  DI_CHECK(owner != kNoPiece && entry(id).owner == kNoPiece);
+  entry(id).owner = owner;
+  ++used_;
+}
+
+void Snapshots::discard(SnapshotId id) {
+  DI_CHECK(entry(id).owner == kNoPiece);
+  entry(id) = {};
+  pool_->drop(id);
 }
 
 void Snapshots::restore(SnapshotId id, std::byte* private_state) const {

@@ -25,18 +25,28 @@ class Snapshots {
   static Result<Snapshots> create(Storage& storage, const state::Registry& registry, int count,
                                   bool poison_freed);
 
+  // Bytes of one for this registry: all planes that an exact hit restores; 0 where nothing needs restoring.
+  static std::size_t bytes_of(const state::Registry& registry);
+  // Host memory beside the copies themselves.
+  static std::int64_t host_bytes(std::int64_t count);
+
   // No class of the registry needs a snapshot: every boundary can be restored without one.
   bool needless() const { return ranges_.empty(); }
   int capacity() const { return static_cast<int>(entries_.size()); }
   int used() const { return used_; }
   std::size_t bytes() const { return bytes_; }  // of one
 
-  struct Kept {
+  struct Reserved {
     SnapshotId id = kNoSnapshot;       // kNoSnapshot: no room
     PieceId evicted_owner = kNoPiece;  // the block that lost its snapshot for it
   };
-  // Copies what needs restoring out of a private area, for the boundary after block `owner`.
-  Kept keep(PieceId owner, const std::byte* private_state, SnapshotRank rank, std::uint64_t now);
+  // Room for one, before there is anything to keep. It ends with bind() or discard().
+  Reserved reserve(SnapshotRank rank, std::uint64_t now);
+  // Copies what needs restoring out of a private area. Any thread: only the snapshot's own bytes are written.
+  void capture(SnapshotId id, const std::byte* private_state) const;
+  // What was captured is the state at the end of block `owner`.
+  void bind(SnapshotId id, PieceId owner);
+  void discard(SnapshotId id);
   // Copies it into a private area; the rest of the area stays.
   void restore(SnapshotId id, std::byte* private_state) const;
 
@@ -60,13 +70,14 @@ class Snapshots {
     std::size_t from = 0, bytes = 0, at = 0;
   };
   struct Entry {
-    PieceId owner = kNoPiece;  // kNoPiece: free, or held only by a hit
+    PieceId owner = kNoPiece;  // kNoPiece: free, reserved, or held only by a hit
     SnapshotRank rank = SnapshotRank::kRegular;
     std::uint32_t uses = 0;
     std::uint64_t last_use = 0;
     std::uint64_t checksum = 0;
   };
   Snapshots() = default;
+  explicit Snapshots(const state::Registry& registry);
   Entry& entry(SnapshotId id) { return entries_[static_cast<std::size_t>(id)]; }
   const Entry& entry(SnapshotId id) const { return entries_[static_cast<std::size_t>(id)]; }
   // The one that makes room for a snapshot of this rank, or kNoSnapshot.

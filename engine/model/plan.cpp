@@ -25,6 +25,15 @@ std::string size_text(int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
+const char* place_text(PlanPlace place) {
+  switch (place) {
+    case PlanPlace::kDevice: return "";
+    case PlanPlace::kHost: return "on the host: ";
+    case PlanPlace::kHostMapped: return "on the host, mapped: ";
+  }
+  return "?";
+}
+
 const char* format_tag(graph::WeightFormat format) {
   switch (format) {
     case graph::WeightFormat::kF32: return "weights f32";
@@ -116,6 +125,31 @@ void add_step(const Model& model, Plan& plan) {
                                    plan.private_bytes)});
 }
 
+// The blocks that fit, and the row of the index over them.
+void add_blocks(Plan& plan) {
+  const PlanRequest& request = plan.request;
+  const auto fits = [&](int64_t blocks) {
+    const int64_t index = request.device_is_host && request.index_bytes ? request.index_bytes(blocks) : 0;
+    return blocks * plan.block_bytes + index <= plan.left_bytes;
+  };
+  if (plan.block_bytes > 0 && plan.left_bytes > 0) {
+    int64_t fit = 0, beyond = plan.left_bytes / plan.block_bytes + 1;
+    while (beyond - fit > 1) {
+      const int64_t blocks = fit + (beyond - fit) / 2;
+      (fits(blocks) ? fit : beyond) = blocks;
+    }
+    plan.blocks = fit;
+  }
+  if (!request.index_bytes) return;
+  const PlanPlace place = request.device_is_host ? PlanPlace::kDevice : PlanPlace::kHost;
+  const int64_t bytes = request.index_bytes(plan.blocks);
+  plan.rows.push_back({"prefix index", place, bytes, fmt::format("keys and tree of {} blocks", plan.blocks)});
+  if (place == PlanPlace::kDevice) {
+    plan.used_bytes += bytes;
+    plan.left_bytes -= bytes;
+  }
+}
+
 int64_t blocks_for(int64_t tokens) {
   return (tokens + state::kBlockTokens - 1) / state::kBlockTokens;
 }
@@ -157,11 +191,12 @@ Result<Plan> plan(const Model& model, const PlanRequest& request) {
   result.private_bytes = static_cast<int64_t>(model.registry.sequence_bytes());
   add_weights(*model.graph, result);
   add_step(model, result);
+  result.rows.insert(result.rows.end(), request.more.begin(), request.more.end());
   for (const PlanRow& row : result.rows) {
     if (row.place == PlanPlace::kDevice) result.used_bytes += row.bytes;
   }
   result.left_bytes = request.memory_bytes - result.used_bytes;
-  if (result.block_bytes > 0) result.blocks = std::max<int64_t>(0, result.left_bytes) / result.block_bytes;
+  add_blocks(result);
 
   // A sequence beyond step.sequences brings its private state along.
   const int64_t for_state = std::max<int64_t>(0, result.left_bytes + result.private_bytes * step.sequences);
@@ -181,8 +216,8 @@ std::string Plan::text() const {
   std::string text = fmt::format("{} on {} x {} of {}\n", model, request.devices, request.device,
                                  size_text(request.memory_bytes));
   for (const PlanRow& row : rows) {
-    text += fmt::format("  {:<16} {:>12}  {}{}\n", row.tag, size_text(row.bytes),
-                        row.place == PlanPlace::kHostMapped ? "on the host, mapped: " : "", row.detail);
+    text += fmt::format("  {:<16} {:>12}  {}{}\n", row.tag, size_text(row.bytes), place_text(row.place),
+                        row.detail);
   }
   text += fmt::format("  {:<16} {:>12}  on {}\n", "together", size_text(used_bytes),
                       request.devices > 1 ? "each device" : "the device");

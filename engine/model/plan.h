@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,25 +13,31 @@
 
 namespace deepinfer::model {
 
+enum class PlanPlace : uint8_t {
+  kDevice,
+  kHost,       // memory of the host, where that is not the device
+  kHostMapped  // file pages, taken and given back by the system
+};
+
+struct PlanRow {
+  std::string tag;  // "weights fp4", "step buffers", ...
+  PlanPlace place = PlanPlace::kDevice;
+  int64_t bytes = 0;  // on each device; on the host in all
+  std::string detail;
+};
+
 struct PlanRequest {
   std::string device = "cpu";  // names the device in texts
   int devices = 1;             // of one host, the model sharded over them
   int64_t memory_bytes = 0;    // of one device, all of it for this model
   graph::StepExtents step;  // the largest step; step.sequences run at a time, none longer than step.context
   int workers = 1;          // threads that hold one row of index scores each
+  bool device_is_host = false;  // a CPU: what lies on the host takes of the same memory
+  // Of a prefix cache, which this room does not know: rows beside the blocks, and the host's bytes for an index over so many
+  // blocks (not falling; empty: no index).
+  std::vector<PlanRow> more;
+  std::function<int64_t(int64_t blocks)> index_bytes;
   std::vector<int64_t> contexts = {4096, 32768, 131072, 1048576};  // lengths to count sequences for
-};
-
-enum class PlanPlace : uint8_t {
-  kDevice,
-  kHostMapped
-};  // kHostMapped: file pages, taken and given back by the system
-
-struct PlanRow {
-  std::string tag;  // "weights fp4", "step buffers", ...
-  PlanPlace place = PlanPlace::kDevice;
-  int64_t bytes = 0;  // on each device; for kHostMapped in all
-  std::string detail;
 };
 
 struct PlanFit {
@@ -43,7 +50,7 @@ struct PlanFit {
 struct Plan {
   PlanRequest request;
   std::string model;          // "v4.1, 40 layers, precision bf16"
-  std::vector<PlanRow> rows;  // without the blocks
+  std::vector<PlanRow> rows;  // without the blocks; the index is the one over all of them
   int64_t used_bytes = 0;     // of kDevice rows
   int64_t left_bytes = 0;     // for blocks; negative when the rows alone do not fit
   int64_t block_bytes = 0;

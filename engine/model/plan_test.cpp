@@ -95,6 +95,29 @@ TEST(Plan, StepBuffersGrowWithTheStep) {
             3 * bytes_of(*model::plan(model, small), "step buffers"));
 }
 
+TEST(Plan, AnIndexOnTheHostTakesOfBlocksOnlyThere) {
+  const Model model = release("v41_flash.json");
+  PlanRequest asked = request(400 * kGiB);
+  const int64_t without = model::plan(model, asked)->blocks;
+  constexpr int64_t kEach = 250;
+  asked.index_bytes = [](int64_t blocks) { return kEach * blocks; };
+  asked.more = {{"prefix snapshots", PlanPlace::kDevice, kGiB, "64 exact states"}};
+  const Result<Plan> gpu = model::plan(model, asked);
+  EXPECT_EQ(gpu->blocks, without - (kGiB + gpu->block_bytes - 1) / gpu->block_bytes)
+      << "snapshots come out of the blocks";
+  EXPECT_EQ(bytes_of(*gpu, "prefix index"), kEach * gpu->blocks);
+  EXPECT_EQ(bytes_of(*gpu, "prefix snapshots"), kGiB);
+  EXPECT_NE(gpu->text().find("on the host: keys and tree"), std::string::npos) << gpu->text();
+
+  asked.device_is_host = true;
+  const Result<Plan> cpu = model::plan(model, asked);
+  EXPECT_LT(cpu->blocks, gpu->blocks);
+  EXPECT_EQ(cpu->used_bytes + cpu->left_bytes, asked.memory_bytes);
+  EXPECT_GE(cpu->left_bytes, cpu->blocks * cpu->block_bytes);
+  EXPECT_LT(cpu->left_bytes, (cpu->blocks + 1) * cpu->block_bytes + kEach) << "not one block more fits";
+  EXPECT_EQ(bytes_of(*cpu, "prefix index"), kEach * cpu->blocks);
+}
+
 TEST(Plan, RefusesSizesThatAreNone) {
   const Model model = release("v4_flash.json");
   PlanRequest bad = request(kGiB);

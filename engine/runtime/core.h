@@ -21,6 +21,7 @@ struct CoreInfo {
   bool replay = false;             // the model has a decoder half that can run on fewer rows
   int cut_layer = -1;              // model::Config::cut_layer
   std::int64_t max_model_len = 0;  // most tokens of a sequence
+  int snapshots = 0;               // of a prefix cache, that the memory plan has room for
   backend::StepLimits limits;      // what the executable was compiled for
 };
 

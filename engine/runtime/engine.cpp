@@ -26,8 +26,9 @@ Result<std::unique_ptr<cache::PrefixCache>> make_prefix_cache(const Core& core,
   wanted.kernel_set = core.info.backend.kernel_set;
   wanted.secret = options.secret.empty() ? random_secret() : options.secret;
   wanted.shared_salt = options.shared;
-  wanted.snapshots = options.snapshots;
+  wanted.snapshots = options.snapshots.value_or(core.info.snapshots);
   wanted.cut_layer = core.info.cut_layer;
+  wanted.verify = options.verify;
   return cache::PrefixCache::create(*core.store, wanted);
 }
 
@@ -63,6 +64,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options)
   limits.prefill_chunk = options.prefill_chunk;
   limits.blocks = core.store->blocks();
   limits.context = core.info.max_model_len;
+  limits.depth = options.steps_ahead;
   DI_ASSIGN(auto scheduler, sched::Scheduler::create(limits));
   if (core.info.limits.logit_rows < limits.sequences || core.info.limits.decoder_rows < limits.step_tokens) {
     return make_error(
@@ -87,8 +89,14 @@ Engine::~Engine() = default;
 Result<Stream> Engine::submit(Request request) {
   return loop_->submit(std::move(request));
 }
+sched::Wait Engine::why(RequestId request) const {
+  return loop_->why(request);
+}
 void Engine::preempt(RequestId request) {
   loop_->preempt(request);
+}
+Result<void> Engine::set_weight(const std::string& tenant, int weight) {
+  return loop_->set_weight(tenant, weight);
 }
 EngineStats Engine::stats() const {
   return loop_->stats();

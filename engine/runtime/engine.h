@@ -1,6 +1,6 @@
 // The engine: ids in, ids out. Many requests share one model; each step runs one token of every decoding sequence
-// and chunks of prompts together (continuous batching). One thread of the engine owns the device; submit, cancel and
-// the streams may be used from any thread.
+// and chunks of prompts together (continuous batching). One thread of the engine owns the device, another plans the next
+// step while one runs; submit, cancel and the streams may be used from any thread.
 //
 //   auto loaded = runtime::load(options);                       // load.h
 //   auto engine = runtime::Engine::create(std::move(*loaded).core, {});
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cache/prefix_stats.h"
 #include "runtime/core.h"
 #include "runtime/sampling.h"
 #include "sched/plan.h"
@@ -65,6 +67,8 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;  // the ending id included
   std::int64_t cached_tokens = 0;      // of the prompt, taken from the prefix cache
+  // Of the prompt, in exact mode: cached too, but computed again, because no exact state was kept as far as there.
+  std::int64_t unrestored_tokens = 0;
 };
 
 struct Finish {
@@ -77,7 +81,8 @@ struct Finish {
 using Event = std::variant<Token, Finish>;
 
 // One request's output. Tokens in order, then one Finish; after it next() repeats the Finish. Dropping the
-// handle cancels a request that has not finished. Used by one thread at a time.
+// handle cancels a request that has not finished. Used by one thread at a time. Where a step in flight still computes the
+// request, its blocks are free when that step has ended, shortly after the Finish.
 class Stream {
  public:
   Stream(Stream&&) noexcept;
@@ -89,6 +94,11 @@ class Stream {
   std::optional<Event> try_next();  // what is there
   // Waits for at most `timeout_ms`; nullopt when nothing came.
   std::optional<Event> next_within(std::int64_t timeout_ms);
+  // `called` runs on the engine's thread after each event from now on, and once now; it must be short and must not use
+  // the stream. For readers that cannot wait in a thread of their own.
+  void on_event(std::function<void()> called);
+  // Usage::cached_tokens, known from the first token on: for readers that do not wait for the Finish.
+  std::int64_t cached_tokens() const;
   // The Finish still comes, with kCancelled unless it had finished before.
   void cancel();
 
@@ -104,7 +114,11 @@ struct PrefixOptions {
   bool enabled = false;
   std::string secret;   // of the installation, for the salts of tenants; empty: a random one
   bool shared = false;  // every tenant finds what any tenant computed
-  int snapshots = 0;    // states kept for hits in exact mode, each as large as a sequence's private state
+  // States kept for hits in exact mode (cache::Snapshots). Absent: as many as the memory plan has room for.
+  std::optional<int> snapshots;
+  // A checksum of each cached block, compared before each hit: memory that changed under the cache is found. Costs a pass
+  // over the hit's blocks.
+  bool verify = false;
 };
 
 struct EngineOptions {
@@ -112,7 +126,9 @@ struct EngineOptions {
   std::vector<std::int32_t> never_sampled;  // rows of the head without a token, placeholders (recipe.md 1.5)
   Mode mode = Mode::kExact;                 // of requests that name none
   std::int64_t decoder_tokens = sched::kDecoderTokens;  // replay: prompt rows that run the decoder half, >= 1
-  int prefill_chunk = 0;   // most prompt tokens of one sequence in a step; 0: the step's token budget
+  int prefill_chunk = 0;  // most prompt tokens of one sequence in a step; 0: the step's token budget
+  // 1: the next step is planned and laid out while one runs. 0: between the two, for comparisons.
+  int steps_ahead = 1;
   int max_waiting = 1024;  // queued requests; one more is refused with kOverloaded
   bool step_log = false;   // keep a StepRecord for each step (tests, benches)
   PrefixOptions prefix;
@@ -124,7 +140,8 @@ struct StepRecord {
   int tokens = 0;
   int decoding = 0;  // sequences past their prompt
   int admitted = 0;
-  std::int64_t time_ns = 0;
+  std::int64_t time_ns = 0;  // of the device's thread: the step and the sampling
+  std::int64_t gap_ns = 0;   // for which that thread waited before it
 };
 inline constexpr std::size_t kMaxStepRecords = 1 << 16;  // the log keeps the newest
 
@@ -132,12 +149,18 @@ struct EngineStats {
   std::int64_t submitted = 0, finished = 0, cancelled = 0, failed = 0;
   std::int64_t prompt_tokens = 0, completion_tokens = 0;  // computed, produced
   std::int64_t cached_tokens = 0;                         // of prompts, taken over instead of computed
+  std::int64_t unrestored_tokens = 0;                     // of prompts: Usage's, summed
   std::int64_t preemptions = 0;
   std::int64_t steps = 0, step_time_ns = 0;
   int waiting = 0, running = 0;
   int blocks = 0, free_blocks = 0;  // free: or cached and held by nobody
   int cached_blocks = 0;
+  int snapshots = 0;  // exact states kept now
+  std::int64_t corrupt_blocks =
+      0;  // PrefixOptions::verify: cached blocks and states that were not what they had been
   int sequences = 0, free_sequences = 0;
+  cache::PrefixStats
+      prefix;  // by mode: finds, hit and cached tokens, why hits were not longer; zeros without a cache
 };
 
 class Engine {
@@ -154,10 +177,16 @@ class Engine {
   //   kUnsupported      a mode that this model does not have
   //   kOutOfMemory      longer than the block pool even alone
   //   kOverloaded       max_waiting requests are queued, or the deadline cannot be met
+  // A kOverloaded error says when to try again (Error::retry_after_ns).
   Result<Stream> submit(Request request);
+  // Why a request waits, or that it does not; sched::wait_text makes a sentence of it. Any thread.
+  sched::Wait why(RequestId request) const;
   // Takes a running request's place away; it waits again and goes on where it was, with the same tokens. Nothing
   // happens to one that does not run.
   void preempt(RequestId request);
+  // A tenant's share of the machine among those that wait: 1 (what every tenant has at first) to sched::kMaxWeight.
+  // kInvalidArgument for another number, kOverloaded for one tenant too many.
+  Result<void> set_weight(const std::string& tenant, int weight);
   EngineStats stats() const;
   // Steps so far (EngineOptions::step_log).
   std::vector<StepRecord> step_log() const;

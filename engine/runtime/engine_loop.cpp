@@ -7,7 +7,6 @@
 #include <random>
 #include <utility>
 
-#include "base/processors.h"
 #include "runtime/engine_prefix.h"
 
 namespace deepinfer::runtime {
@@ -41,12 +40,13 @@ Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
                    std::unique_ptr<cache::PrefixCache> prefixes)
     : core_(std::move(core)),
       options_(std::move(options)),
-      runner_(core_.info, *core_.executable),
       never_(flags_of(options_.never_sampled, core_.info.vocab)),
       signal_(std::make_shared<EngineSignal>()),
       prefixes_(std::move(prefixes)),
       scheduler_(std::move(scheduler)),
       next_seed_(random_seed()),
+      flights_{Flight(core_.info), Flight(core_.info)},
+      pipeline_(*core_.executable, prefixes_.get(), [signal = signal_] { signal->wake(); }),
       thread_([this] { run(); }) {}
 
 Engine::Loop::~Loop() {
@@ -54,7 +54,7 @@ Engine::Loop::~Loop() {
     const std::lock_guard lock(signal_->mutex);
     stopping_ = true;
   }
-  signal_->changed.notify_all();
+  signal_->wake();
   thread_.join();
 }
 
@@ -136,31 +136,37 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
 
 Result<Stream> Engine::Loop::submit(Request request) {
   DI_ASSIGN(auto active, prepare(std::move(request)));
+  sched::Arrival arrival;
+  arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
+  arrival.max_tokens = active->max_tokens;
+  arrival.priority = active->request.priority;
+  if (active->request.deadline_ms > 0)
+    arrival.deadline_ns = now_ns() + active->request.deadline_ms * 1'000'000;
+  std::optional<cache::BlockKeys> keys;
+  std::uint64_t seed = 0;
+  {
+    const std::lock_guard lock(signal_->mutex);
+    DI_ASSIGN(active->tenant, tenant_of(active->request.tenant));
+    if (prefixes_ != nullptr) keys = prefixes_->keys(active->tenant);
+    seed = active->request.sampling.seed.value_or(next_seed_++);
+  }
+  // What grows with the prompt and the vocabulary keeps nobody else waiting.
+  arrival.tenant = active->tenant;
+  if (keys) keys->extend(active->chain, {active->request.prompt, active->images});
+  active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
   std::shared_ptr<Stream::Shared> stream;
   {
     const std::lock_guard lock(signal_->mutex);
     active->id = next_request_;
-    sched::Arrival arrival;
     arrival.request = active->id;
-    arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
-    arrival.max_tokens = active->max_tokens;
-    DI_ASSIGN(active->tenant, tenant_of(active->request.tenant));
-    arrival.tenant = active->tenant;
-    arrival.priority = active->request.priority;
-    if (active->request.deadline_ms > 0)
-      arrival.deadline_ns = now_ns() + active->request.deadline_ms * 1'000'000;
-    if (prefixes_ != nullptr)
-      prefixes_->keys(active->tenant).extend(active->chain, {active->request.prompt, active->images});
-    if (auto refusal = scheduler_.enqueue(arrival, now_ns())) return std::move(refusal->error);
+    if (const auto refusal = scheduler_.enqueue(arrival, now_ns())) return refusal_error(*refusal);
     ++next_request_;
-    const std::uint64_t seed = active->request.sampling.seed.value_or(next_seed_++);
-    active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
     stream = std::make_shared<Stream::Shared>(active->id, signal_);
     active->stream = stream;
     ++stats_.submitted;
     active_.emplace(active->id, std::move(active));
   }
-  signal_->changed.notify_all();
+  signal_->wake();
   return Stream(std::move(stream));
 }
 
@@ -171,7 +177,7 @@ EngineStats Engine::Loop::stats() const {
   stats.running = scheduler_.running();
   stats.blocks = core_.store->blocks();
   stats.free_blocks = core_.store->available_blocks();
-  stats.cached_blocks = prefixes_ == nullptr ? 0 : prefixes_->cached_blocks();
+  if (prefixes_ != nullptr) describe(*prefixes_, stats);
   stats.preemptions = scheduler_.preemptions();
   stats.sequences = core_.store->sequences();
   stats.free_sequences = core_.store->free_sequences();
@@ -183,25 +189,28 @@ std::vector<StepRecord> Engine::Loop::step_log() const {
   return {log_.begin(), log_.end()};
 }
 
-void Engine::Loop::finish(Active& active, FinishReason reason, std::optional<std::int32_t> stop_id,
-                          std::optional<Error> error) {
-  Finish end;
-  end.reason = reason;
-  end.stop_id = stop_id;
-  end.usage.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
-  end.usage.completion_tokens = active.produced;
-  end.usage.cached_tokens = active.start.hit;
-  end.error = std::move(error);
-  stats_.finished += reason == FinishReason::kStop || reason == FinishReason::kLength ? 1 : 0;
-  stats_.cancelled += reason == FinishReason::kCancelled ? 1 : 0;
-  stats_.failed += reason == FinishReason::kFailed ? 1 : 0;
+void Engine::Loop::release(Active& active) {
+  end_rebuild(active);
   active.claim.end();
   active.sequence.reset();
   active.hit.reset();
-  // Whoever sees the Finish finds the request's blocks free.
-  const std::shared_ptr<Stream::Shared> stream = active.stream;
-  active_.erase(active.id);
-  stream->push(std::move(end));
+}
+
+void Engine::Loop::end(End end) {
+  Active& active = *end.active;
+  Finish finish;
+  finish.reason = end.reason;
+  finish.stop_id = end.stop_id;
+  finish.usage.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
+  finish.usage.completion_tokens = active.produced;
+  finish.usage.cached_tokens = active.start.hit;
+  finish.usage.unrestored_tokens = active.unrestored;
+  finish.error = std::move(end.error);
+  stats_.finished += end.reason == FinishReason::kStop || end.reason == FinishReason::kLength ? 1 : 0;
+  stats_.cancelled += end.reason == FinishReason::kCancelled ? 1 : 0;
+  stats_.failed += end.reason == FinishReason::kFailed ? 1 : 0;
+  active.ended = true;
+  active.stream->push(std::move(finish));
 }
 
 void Engine::Loop::apply_cancels() {
@@ -209,9 +218,13 @@ void Engine::Loop::apply_cancels() {
   cancels.swap(signal_->cancels);
   for (const RequestId id : cancels) {
     const auto at = active_.find(id);
-    if (at == active_.end()) continue;  // finished before the cancel arrived
-    DI_CHECK(scheduler_.remove(id) == sched::Leave::kNow);
-    finish(*at->second, FinishReason::kCancelled, std::nullopt, std::nullopt);
+    if (at == active_.end() || at->second->ended) continue;  // finished before the cancel arrived
+    Active& active = *at->second;
+    const sched::Leave leave = scheduler_.remove(id);
+    DI_CHECK(leave != sched::Leave::kUnknown);
+    if (leave == sched::Leave::kNow) release(active);
+    end({&active, FinishReason::kCancelled, std::nullopt, std::nullopt});
+    if (leave == sched::Leave::kNow) forget(active);
   }
 }
 
@@ -220,19 +233,19 @@ void Engine::Loop::preempt(RequestId request) {
     const std::lock_guard lock(signal_->mutex);
     preemptions_.push_back(request);
   }
-  signal_->changed.notify_all();
+  signal_->wake();
 }
 
 void Engine::Loop::apply_preemptions() {
   for (const RequestId id : preemptions_) {
-    const sched::Leave leave = scheduler_.preempt(id);
-    DI_CHECK(leave != sched::Leave::kAfterStep);  // no step is in flight here
-    if (leave == sched::Leave::kNow) give_place_up(*active_.at(id));
+    if (scheduler_.preempt(id) == sched::Leave::kNow) give_place_up(*active_.at(id));
   }
   preemptions_.clear();
 }
 
 void Engine::Loop::give_place_up(Active& active) {
+  DI_CHECK(active.ahead == 0);
+  end_rebuild(active);
   const auto ids = active.sequence->ids();
   active.ids.assign(ids.begin(), ids.end());
   active.claim.end();
@@ -240,48 +253,44 @@ void Engine::Loop::give_place_up(Active& active) {
   if (active.start.mode == Mode::kExact) active.hit.reset();
 }
 
-void Engine::Loop::begin(const sched::StepPlan& plan, std::vector<Flight>& flights) {
+void Engine::Loop::open_planned(const sched::StepPlan& plan) {
   for (const RequestId id : plan.preempted)
     give_place_up(*active_.at(id));
   for (const sched::Refused& refused : plan.refused)
     refuse(refused);
   for (const sched::Admission& admission : plan.admitted)
     open(*active_.at(admission.request), admission);
-  for (const sched::PlannedSequence& planned : plan.sequences) {
-    Flight flight;
-    flight.active = active_.at(planned.request).get();
-    flight.planned = planned;
-    flight.planned.start = flight.active->steps_from;
-    DI_CHECK(flight.active->sequence->length() == planned.position);
-    flights.push_back(std::move(flight));
-  }
 }
 
-void Engine::Loop::execute(std::vector<Flight>& flights) {
-  std::vector<StepPart> parts;
-  parts.reserve(flights.size());
-  for (const Flight& flight : flights) {
-    parts.push_back({&*flight.active->sequence, flight.planned.tokens, flight.planned.start,
-                     flight.planned.logit_rows, &flight.active->request.embeds});
-  }
-  const auto done = runner_.run(parts);
-  if (!done.ok()) {
-    // What the step left in these sequences is undefined, so all of them end here; the others go on.
-    for (Flight& flight : flights)
-      flight.error = within(done.error(), "a step failed");
-    return;
-  }
-  for (std::size_t i = 0; i < flights.size(); ++i) {
-    Flight& flight = flights[i];
-    if (flight.planned.logit_rows == 0) continue;
-    auto token =
-        flight.active->sampler->sample(runner_.logits(i), flight.active->sequence->known(), scratch_);
-    if (token.ok()) {
-      flight.token = std::move(*token);
-    } else {
-      flight.error = token.error();
+void Engine::Loop::lay_out(Flight& flight) {
+  parts_.clear();
+  flight.requests.clear();
+  flight.tokens.clear();
+  flight.step.parts.clear();
+  flight.step.error.reset();
+  for (const sched::PlannedSequence& planned : flight.plan.sequences) {
+    Active& active = *active_.at(planned.request);
+    const int tokens = place_part(active, planned);
+    StepPart part{&*active.sequence, tokens, active.steps_from, planned.logit_rows, &active.request.embeds};
+    part.ahead = active.ahead;
+    parts_.push_back(part);
+    StepPipeline::Part run;
+    run.position = planned.position + planned.tokens;  // of a rebuild, which samples nothing: no position
+    if (planned.logit_rows > 0) run.sampler = &*active.sampler;
+    if (planned.input_from_before) run.input_from = active.newest_part;
+    if (prefixes_ != nullptr && !planned.rebuilds) {
+      run.state = prefixes_->reserve_state(active.chain, active.progress, run.position);
+      run.private_state = active.sequence->private_state();
     }
+    active.newest_part = static_cast<int>(flight.requests.size());
+    flight.requests.push_back(&active);
+    flight.tokens.push_back(tokens);
+    flight.step.parts.push_back(std::move(run));
   }
+  const auto laid_out = flight.step.layout.lay_out(parts_);
+  if (!laid_out.ok()) flight.step.error = laid_out.error();
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    flight.requests[i]->ahead += parts_[i].tokens;
 }
 
 std::optional<FinishReason> Engine::Loop::reason_to_stop(const Active& active, std::int32_t id) const {
@@ -291,97 +300,145 @@ std::optional<FinishReason> Engine::Loop::reason_to_stop(const Active& active, s
   return std::nullopt;
 }
 
-void Engine::Loop::settle(const sched::StepPlan& plan, std::vector<Flight>& flights, std::int64_t time_ns) {
-  StepRecord record;
-  record.step = plan.step;
-  record.sequences = static_cast<int>(flights.size());
-  record.tokens = plan.tokens;
-  record.admitted = static_cast<int>(plan.admitted.size());
-  record.time_ns = time_ns;
-  sched::StepResult result;
-  result.step = plan.step;
-  result.time_ns = time_ns;
-  std::vector<std::pair<FinishReason, std::optional<std::int32_t>>> ends(flights.size());
-  for (std::size_t i = 0; i < flights.size(); ++i) {
-    Flight& flight = flights[i];
-    Active& active = *flight.active;
-    const bool decoding = flight.planned.decodes;
-    record.decoding += decoding ? 1 : 0;
-    sched::StepOutcome outcome;
-    outcome.request = active.id;
-    if (flight.error.has_value()) {
-      outcome.finished = true;
-    } else {
-      outcome.computed = flight.planned.tokens;
-      if (!decoding) stats_.prompt_tokens += flight.planned.tokens;
-    }
-    if (flight.token.has_value()) {
-      const std::int32_t id = flight.token->id;
-      outcome.accepted = 1;
-      ++active.produced;
-      ++stats_.completion_tokens;
-      active.sampler->accept(id);
-      active.sequence->append(id);
-      const auto reason = reason_to_stop(active, id);
-      outcome.finished = reason.has_value();
-      if (reason.has_value()) {
-        ends[i] = {*reason, *reason == FinishReason::kStop ? std::optional(id) : std::nullopt};
-      }
-    }
-    result.sequences.push_back(outcome);
-  }
-  scheduler_.commit(result);
+void Engine::Loop::note_step(const Flight& flight) {
   ++stats_.steps;
-  stats_.step_time_ns += time_ns;
-  if (options_.step_log) {
-    if (log_.size() == kMaxStepRecords) log_.pop_front();
-    log_.push_back(record);
+  stats_.step_time_ns += flight.step.time_ns;
+  if (!options_.step_log) return;
+  StepRecord record;
+  record.step = flight.plan.step;
+  record.sequences = static_cast<int>(flight.requests.size());
+  record.tokens = flight.plan.tokens;
+  record.admitted = static_cast<int>(flight.plan.admitted.size());
+  for (const sched::PlannedSequence& planned : flight.plan.sequences)
+    record.decoding += planned.decodes ? 1 : 0;
+  record.time_ns = flight.step.time_ns;
+  record.gap_ns = flight.step.gap_ns;
+  if (log_.size() == kMaxStepRecords) log_.pop_front();
+  log_.push_back(record);
+}
+
+void Engine::Loop::take_token(Active& active, Token token, sched::StepOutcome& outcome,
+                              std::vector<End>& ends) {
+  const std::int32_t id = token.id;
+  outcome.accepted = 1;
+  ++active.produced;
+  ++stats_.completion_tokens;
+  active.sequence->append(id);
+  active.stream->push(std::move(token));
+  const auto reason = reason_to_stop(active, id);
+  if (!reason) return;
+  outcome.finished = true;
+  ends.push_back(
+      {&active, *reason, *reason == FinishReason::kStop ? std::optional(id) : std::nullopt, std::nullopt});
+}
+
+sched::StepOutcome Engine::Loop::take_result(Flight& flight, std::size_t part, std::vector<End>& ends) {
+  const sched::PlannedSequence& planned = flight.plan.sequences[part];
+  StepPipeline::Part& run = flight.step.parts[part];
+  Active& active = *flight.requests[part];
+  const int tokens = flight.tokens[part];
+  active.ahead -= tokens;
+  sched::StepOutcome outcome;
+  outcome.request = active.id;
+  const std::optional<Error>& error = flight.step.error ? flight.step.error : run.error;
+  if (active.ended || error) {
+    if (run.state != cache::kNoSnapshot) prefixes_->discard_state(run.state);
+    outcome.discarded = active.ended;
+    outcome.finished = !active.ended;
+    // What a failed step left in its sequences is undefined, so all of them end here; the others go on.
+    if (!active.ended) {
+      ends.push_back({&active, FinishReason::kFailed, std::nullopt,
+                      flight.step.error ? within(*error, "a step failed") : *error});
+    }
+    return outcome;
   }
-  for (std::size_t i = 0; i < flights.size(); ++i) {
-    Flight& flight = flights[i];
-    if (!flight.error.has_value()) publish(*flight.active);
-    if (flight.token.has_value()) flight.active->stream->push(std::move(*flight.token));
-    if (!result.sequences[i].finished) continue;
-    if (flight.error.has_value()) {
-      finish(*flight.active, FinishReason::kFailed, std::nullopt, std::move(flight.error));
+  outcome.computed = tokens;
+  active.sequence->commit(tokens);
+  if (!planned.decodes) stats_.prompt_tokens += tokens;
+  if (prefixes_ != nullptr) publish(active, run.state);
+  if (run.token) take_token(active, std::move(*run.token), outcome, ends);
+  return outcome;
+}
+
+void Engine::Loop::settle(Flight& flight) {
+  note_step(flight);
+  std::vector<End> ends;
+  sched::StepResult result;
+  result.step = flight.plan.step;
+  result.time_ns = flight.step.error ? 0 : flight.step.time_ns;
+  for (std::size_t part = 0; part < flight.requests.size(); ++part)
+    result.sequences.push_back(take_result(flight, part, ends));
+  // Whoever sees the Finish of a request that no step computes any more finds its blocks free.
+  const std::vector<RequestId> released = scheduler_.commit(result);
+  const auto is_ending = [&](const Active& active) {
+    return std::any_of(ends.begin(), ends.end(), [&](const End& end) { return end.active == &active; });
+  };
+  for (const RequestId id : released) {
+    Active& active = *active_.at(id);
+    if (active.ended || is_ending(active)) {
+      release(active);
     } else {
-      finish(*flight.active, ends[i].first, ends[i].second, std::nullopt);
+      give_place_up(active);
     }
   }
+  for (End& one : ends)
+    end(std::move(one));
+  for (const RequestId id : released)
+    if (active_.at(id)->ended) active_.erase(id);
+}
+
+bool Engine::Loop::turn(View& view) {
+  bool moved = false;
+  while (pipeline_.take_done() != nullptr) {
+    settle(*in_flight_.front());
+    in_flight_.pop_front();
+    moved = true;
+  }
+  moved = moved || !signal_->cancels.empty() || !preemptions_.empty();
+  apply_cancels();
+  apply_preemptions();
+  end_suspects();
+  if (scheduler_.running() + scheduler_.waiting() == 0) return moved;
+  // A stage of a rebuild begins where the one before it has ended.
+  const int most = rebuilds_ > 0 ? 0 : options_.steps_ahead;
+  if (static_cast<int>(in_flight_.size()) > most) return moved;
+  Flight& flight = in_flight_.empty() || in_flight_.front() == &flights_[1] ? flights_[0] : flights_[1];
+  scheduler_.plan(now_ns(), view, flight.plan);
+  open_planned(flight.plan);
+  if (!flight.plan.empty()) {
+    lay_out(flight);
+    in_flight_.push_back(&flight);
+    pipeline_.submit(flight.step);
+    return true;
+  }
+  if (!flight.plan.preempted.empty() || !flight.plan.refused.empty()) return true;
+  if (!in_flight_.empty()) return moved;
+  if (scheduler_.running() == 0) end_standstill();
+  return true;
 }
 
 void Engine::Loop::run() {
-  const StandardFloatModes float_modes;  // the sampler's sums run on this thread
   View view(*this);
-  sched::StepPlan plan;
-  std::vector<Flight> flights;
-  std::unique_lock lock(signal_->mutex);
   while (true) {
-    signal_->changed.wait(lock, [&] {
-      return stopping_ || !signal_->cancels.empty() || scheduler_.running() + scheduler_.waiting() > 0;
-    });
-    if (stopping_) break;
-    apply_cancels();
-    apply_preemptions();
-    scheduler_.plan(now_ns(), view, plan);
-    flights.clear();
-    begin(plan, flights);
-    if (plan.empty()) {
-      const bool moved = !plan.preempted.empty() || !plan.refused.empty();
-      if (!moved && scheduler_.running() == 0 && scheduler_.waiting() > 0) end_standstill();
-      continue;
+    const std::uint32_t wakes = signal_->wakes.load(std::memory_order_acquire);
+    {
+      const std::lock_guard lock(signal_->mutex);
+      if (stopping_) break;
+      if (turn(view)) continue;
     }
-    lock.unlock();
-    const auto before = std::chrono::steady_clock::now();
-    execute(flights);
-    const auto time = std::chrono::steady_clock::now() - before;
-    lock.lock();
-    settle(plan, flights, std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+    signal_->wakes.wait(wakes, std::memory_order_acquire);
+  }
+  const std::lock_guard lock(signal_->mutex);
+  for (; !in_flight_.empty(); in_flight_.pop_front()) {
+    pipeline_.wait_done();
+    settle(*in_flight_.front());
   }
   while (!active_.empty()) {
     Active& active = *active_.begin()->second;
-    scheduler_.remove(active.id);
-    finish(active, FinishReason::kCancelled, std::nullopt, std::nullopt);
+    DI_CHECK(scheduler_.remove(active.id) == sched::Leave::kNow);
+    release(active);
+    end({&active, FinishReason::kCancelled, std::nullopt, std::nullopt});
+    forget(active);
   }
 }
 

@@ -1,6 +1,8 @@
-// The engine thread: plan, run, sample, commit, publish.
+// The engine thread: plan, lay out, hand over to the device's thread, commit, publish. Results are handled while the next
+// step runs.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,7 +14,7 @@
 #include "cache/sequence.h"
 #include "runtime/engine.h"
 #include "runtime/sampler.h"
-#include "runtime/step.h"
+#include "runtime/step_pipeline.h"
 #include "runtime/stream.h"
 #include "sched/scheduler.h"
 
@@ -27,12 +29,20 @@ class Engine::Loop {
 
   Result<Stream> submit(Request request);
   void preempt(RequestId request);
+  Result<void> set_weight(const std::string& tenant, int weight);
+  sched::Wait why(RequestId request) const;
   EngineStats stats() const;
   std::vector<StepRecord> step_log() const;
   const CoreInfo& info() const { return core_.info; }
   const EngineOptions& options() const { return options_; }
 
  private:
+  // Blocks of a replayed hit are computed again as they were the first time: cold up to the recipe's first boundary,
+  // replayed from there to the second, and so on. Positions of it are counted through all of these stages.
+  struct Rebuild {
+    std::size_t stage = 0;  // recipe.size(): done
+    std::int64_t base = 0;  // where the stage begins
+  };
   struct Active {
     RequestId id = 0;
     Request request;
@@ -47,11 +57,19 @@ class Engine::Loop {
     sched::TenantId tenant = 0;
     std::vector<cache::ImageSpan> images;
     cache::KeyChain chain;
-    std::optional<cache::Hit> hit;  // while it has a place; in replay mode from its first admission on
-    // What its steps see: `start`, or a cold start where the blocks of an exact hit had to be computed again.
+    std::int64_t unrestored = 0;    // Usage::unrestored_tokens
+    std::optional<cache::Hit> hit;  // while it has a place; in replay mode also while it waits for another
+    // What its steps see: `start`, or where the blocks of its hit are computed again the start of that.
     sched::Start steps_from;
+    std::int64_t shared_blocks = 0;    // of its sequence: taken over from the hit
+    std::vector<std::int64_t> recipe;  // of a hit in replay mode: cache::Hit::recipe
+    std::optional<Rebuild> rebuild;    // replay mode: the blocks of the hit were gone
     cache::Progress progress;
     cache::Claim claim;
+    // Steps in flight.
+    std::int64_t ahead = 0;  // positions that they compute
+    int newest_part = 0;     // its place in the newest of them
+    bool ended = false;      // its Finish is out; it is forgotten when they are back
   };
   // What the scheduler sees of the store and the prefix cache.
   class View final : public sched::CacheView {
@@ -66,11 +84,18 @@ class Engine::Loop {
    private:
     const Loop& loop_;
   };
-  // A part of the step in flight and what came of it.
+  // A step from its plan to its results: parts as in plan.sequences.
   struct Flight {
+    explicit Flight(const CoreInfo& info) : step(info) {}
+    sched::StepPlan plan;
+    std::vector<Active*> requests;
+    std::vector<int> tokens;  // that run: fewer than planned where a stage of a rebuild ends
+    StepPipeline::Step step;
+  };
+  struct End {
     Active* active = nullptr;
-    sched::PlannedSequence planned;
-    std::optional<Token> token;
+    FinishReason reason = FinishReason::kStop;
+    std::optional<std::int32_t> stop_id;
     std::optional<Error> error;
   };
 
@@ -81,28 +106,47 @@ class Engine::Loop {
 
   void run();
   // With the lock held:
+  // Whatever there is to do now: results, cancels, the next plan. False: nothing was.
+  bool turn(View& view);
   void apply_cancels();
-  void begin(const sched::StepPlan& plan, std::vector<Flight>& flights);
   void apply_preemptions();
+  void open_planned(const sched::StepPlan& plan);
+  void lay_out(Flight& flight);
   void give_place_up(Active& active);
   void open(Active& active, const sched::Admission& admission);
   void refuse(const sched::Refused& refused);
   void end_standstill();
-  // Enters what is full by now in the prefix cache.
-  void publish(Active& active);
+  // engine_rebuild.cpp
+  static std::int64_t stage_first(const Active& active, std::size_t stage);
+  static std::int64_t stage_tokens(const Active& active, std::size_t stage);
+  static std::int64_t rebuild_tokens(const Active& active);
+  void begin_rebuild(Active& active);
+  void end_rebuild(Active& active);
+  // Gives the sequence the state from which the stage goes on.
+  void enter_stage(Active& active, std::size_t stage);
+  // How many of the part's tokens run in this step; the sequence is where they begin.
+  int place_part(Active& active, const sched::PlannedSequence& planned);
+  // Ids and image flags that a sequence of the request begins with; the flags are written to `image`.
+  cache::SequenceOptions sequence_options(const Active& active, std::vector<std::uint8_t>& image) const;
+  // Those that hold a cached block which turned out to be corrupt.
+  void end_suspects();
+  // Enters what is full by now in the prefix cache, with the exact state that the step left for it.
+  void publish(Active& active, cache::SnapshotId state);
   cache::PrefixQuery query_of(const Active& active) const;
   Result<sched::TenantId> tenant_of(const std::string& name);
-  void settle(const sched::StepPlan& plan, std::vector<Flight>& flights, std::int64_t time_ns);
-  void finish(Active& active, FinishReason reason, std::optional<std::int32_t> stop_id,
-              std::optional<Error> error);
+  void settle(Flight& flight);
+  sched::StepOutcome take_result(Flight& flight, std::size_t part, std::vector<End>& ends);
+  void take_token(Active& active, Token token, sched::StepOutcome& outcome, std::vector<End>& ends);
+  void note_step(const Flight& flight);
+  // Blocks, private area and hit go back.
+  void release(Active& active);
+  // Tells the stream. The request is forgotten by whoever finds it without a step in flight.
+  void end(End end);
+  void forget(const Active& active) { active_.erase(active.id); }
   std::optional<FinishReason> reason_to_stop(const Active& active, std::int32_t id) const;
-  // Without it:
-  void execute(std::vector<Flight>& flights);
 
   Core core_;
   EngineOptions options_;
-  StepRunner runner_;
-  SamplerScratch scratch_;
   std::shared_ptr<const std::vector<std::uint8_t>> never_;
   std::shared_ptr<EngineSignal> signal_;          // its mutex guards everything below
   std::unique_ptr<cache::PrefixCache> prefixes_;  // null without one
@@ -110,11 +154,16 @@ class Engine::Loop {
   sched::Scheduler scheduler_;
   std::vector<RequestId> preemptions_;
   std::map<RequestId, std::unique_ptr<Active>> active_;
+  int rebuilds_ = 0;  // under way
   RequestId next_request_ = 1;
   std::uint64_t next_seed_;
   EngineStats stats_;
   std::deque<StepRecord> log_;
   bool stopping_ = false;
+  std::array<Flight, 2> flights_;
+  std::deque<Flight*> in_flight_;  // the oldest first
+  std::vector<StepPart> parts_;    // scratch of lay_out()
+  StepPipeline pipeline_;
   std::thread thread_;
 };
 

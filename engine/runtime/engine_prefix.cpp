@@ -28,6 +28,24 @@ std::vector<cache::ImageSpan> image_spans(const EmbedRows& embeds, int hidden) {
   return spans;
 }
 
+void describe(const cache::PrefixCache& cache, EngineStats& stats) {
+  stats.cached_blocks = cache.cached_blocks();
+  stats.snapshots = cache.snapshots();
+  stats.prefix = cache.stats();
+  stats.corrupt_blocks = stats.prefix.corrupt_blocks + stats.prefix.corrupt_snapshots;
+}
+
+Error refusal_error(const sched::Refusal& refusal) {
+  Error error = refusal.error;
+  error.retry_after_ns = refusal.retry_after_ns;
+  return error;
+}
+
+sched::Wait Engine::Loop::why(RequestId request) const {
+  const std::lock_guard lock(signal_->mutex);
+  return scheduler_.why(request);
+}
+
 Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
   const auto known = tenants_.find(name);
   if (known != tenants_.end()) return known->second;
@@ -46,6 +64,18 @@ Result<sched::TenantId> Engine::Loop::tenant_of(const std::string& name) {
   return id;
 }
 
+Result<void> Engine::Loop::set_weight(const std::string& tenant, int weight) {
+  if (weight < 1 || weight > sched::kMaxWeight) {
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        "a tenant's weight is 1 to " + std::to_string(sched::kMaxWeight) + ", not " + std::to_string(weight));
+  }
+  const std::lock_guard lock(signal_->mutex);
+  DI_ASSIGN(const sched::TenantId id, tenant_of(tenant));
+  scheduler_.set_weight(id, weight);
+  return {};
+}
+
 sched::Hit Engine::Loop::View::find(RequestId request) {
   const Active& active = *loop_.active_.at(request);
   sched::Hit hit;
@@ -53,6 +83,7 @@ sched::Hit Engine::Loop::View::find(RequestId request) {
   hit.reason = sched::HitReason::kDisabled;
   if (loop_.prefixes_ == nullptr) return hit;
   const cache::PrefixQuery query = loop_.query_of(active);
+  loop_.prefixes_->drop_corrupt(query);
   const cache::PrefixLook look = loop_.prefixes_->look(query);
   hit.start =
       sched::make_start(active.start.mode, query.prompt_tokens, look.tokens, loop_.options_.decoder_tokens);
@@ -68,8 +99,8 @@ sched::Hit Engine::Loop::View::find(RequestId request) {
   return hit;
 }
 
-// In replay mode the hit stays referenced, so its blocks are there. In exact mode what is not there any more is computed
-// again, to the same bits.
+// What is not there any more is computed again, to the same bits: in exact mode as any prompt is, in replay mode by the
+// hit's recipe.
 sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& start) {
   const Active& active = *loop_.active_.at(request);
   sched::Resume resume;
@@ -79,11 +110,12 @@ sched::Resume Engine::Loop::View::resume(RequestId request, const sched::Start& 
   if (active.hit.has_value()) return resume;
   cache::PrefixQuery query = loop_.query_of(active);
   query.at_most = start.hit;
+  loop_.prefixes_->drop_corrupt(query);
   const cache::PrefixLook look = loop_.prefixes_->look(query);
-  if (look.tokens == start.hit) {
+  if (look.tokens == start.hit && loop_.prefixes_->recipe(query) == active.recipe) {
     resume.idle_blocks = look.idle_blocks;
   } else {
-    resume.rebuild = start.hit;
+    resume.rebuild = rebuild_tokens(active);
     resume.held_blocks = 0;
   }
   return resume;
@@ -97,8 +129,7 @@ std::int64_t Engine::Loop::View::taken_blocks() {
   std::int64_t taken = 0;
   for (const auto& [id, active] : loop_.active_)
     if (active->sequence.has_value())
-      taken += static_cast<std::int64_t>(active->sequence->blocks().size()) -
-               active->steps_from.hit / state::kBlockTokens;
+      taken += static_cast<std::int64_t>(active->sequence->blocks().size()) - active->shared_blocks;
   return taken;
 }
 
@@ -127,67 +158,104 @@ cache::PrefixQuery Engine::Loop::query_of(const Active& active) const {
   return query;
 }
 
-void Engine::Loop::open(Active& active, const sched::Admission& admission) {
-  if (!admission.again) active.start = admission.start;
-  const std::vector<std::int32_t>& prompt = active.request.prompt;
-  active.steps_from = active.start;
-  if (admission.rebuild > 0) {  // exact mode: the blocks of its hit are gone
-    active.steps_from = sched::make_start(active.start.mode, static_cast<std::int64_t>(prompt.size()), 0,
-                                          options_.decoder_tokens);
-  }
-  const std::vector<std::int32_t>& ids = active.ids.empty() ? prompt : active.ids;
-  std::vector<std::uint8_t> image;
+cache::SequenceOptions Engine::Loop::sequence_options(const Active& active,
+                                                      std::vector<std::uint8_t>& image) const {
+  cache::SequenceOptions options;
+  options.ids = active.ids.empty() ? active.request.prompt : active.ids;
+  image.clear();
   if (!active.request.embeds.empty()) {
-    image.assign(ids.size(), 0);
+    image.assign(options.ids.size(), 0);
     for (const std::int32_t position : active.request.embeds.positions)
       image[static_cast<std::size_t>(position)] = 1;
   }
-  cache::SequenceOptions options;
-  options.ids = ids;
   options.image = image;
-  options.capacity = static_cast<std::int64_t>(prompt.size()) + active.max_tokens;
+  options.capacity = static_cast<std::int64_t>(active.request.prompt.size()) + active.max_tokens;
+  return options;
+}
+
+void Engine::Loop::open(Active& active, const sched::Admission& admission) {
+  if (!admission.again) active.start = admission.start;
+  active.steps_from = active.start;
+  active.shared_blocks = 0;
+  if (admission.rebuild > 0) {  // the blocks of its hit are gone
+    if (active.start.mode == Mode::kReplay) return begin_rebuild(active);
+    active.steps_from =
+        sched::make_start(Mode::kExact, static_cast<std::int64_t>(active.request.prompt.size()), 0, 1);
+  }
   if (prefixes_ != nullptr && !active.hit.has_value()) {
     cache::PrefixQuery query = query_of(active);
-    query.at_most = active.steps_from.hit;
+    // Only a hit that is shorter than what there is now is asked for by its length: the cache counts why others are not
+    // longer.
+    const cache::PrefixLook look = prefixes_->look(query);
+    if (look.tokens != active.steps_from.hit) query.at_most = active.steps_from.hit;
+    query.checked = true;  // by what the scheduler asked for it
     active.hit.emplace(prefixes_->find(query));
-    if (!admission.again) stats_.cached_tokens += active.start.hit;
+    if (!admission.again) {
+      active.recipe = active.hit->recipe();
+      active.stream->cached_tokens.store(active.start.hit);
+      active.unrestored = look.cached - look.tokens;
+      stats_.cached_tokens += active.start.hit;
+      stats_.unrestored_tokens += active.unrestored;
+    }
   }
   if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.steps_from.hit);
+  std::vector<std::uint8_t> image;
+  const cache::SequenceOptions options = sequence_options(active, image);
   auto sequence =
       active.steps_from.hit > 0 ? prefixes_->adopt(*active.hit, options) : core_.store->start(options);
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   active.sequence.emplace(std::move(*sequence));
+  active.shared_blocks = active.steps_from.hit / state::kBlockTokens;
   if (prefixes_ == nullptr) return;
   active.progress = prefixes_->begin(active.id, *active.hit);
   active.claim = prefixes_->claim(active.chain, active.progress);
 }
 
-void Engine::Loop::publish(Active& active) {
-  if (prefixes_ == nullptr) return;
-  prefixes_->keys(active.tenant).extend(active.chain, {active.sequence->ids(), active.images});
-  prefixes_->publish(*active.sequence, active.chain, active.progress);
+void Engine::Loop::publish(Active& active, cache::SnapshotId state) {
+  prefixes_->keys(active.tenant)
+      .extend(
+          active.chain,
+          {active.sequence->ids().first(static_cast<std::size_t>(active.sequence->length())), active.images});
+  prefixes_->publish(*active.sequence, active.chain, active.progress, state);
 }
 
-// Nothing runs and nothing can start: a preempted request that replays keeps the blocks of its hit, which is all that it
-// can start from, and the pool is too small for what waits beside them. The latest such request ends.
+// Nothing runs and nothing can start: preempted requests that replay keep the blocks of their hits, and the pool is too
+// small for what waits beside them. They let go, and compute again what is then lost.
 void Engine::Loop::end_standstill() {
-  const auto last = std::find_if(active_.rbegin(), active_.rend(), [](const auto& entry) {
-    return entry.second->hit.has_value() && entry.second->hit->tokens() > 0;
-  });
-  DI_CHECK_MSG(last != active_.rend(), "nothing runs, and nothing that waits can start");
-  Active& active = *last->second;
-  DI_CHECK(scheduler_.remove(active.id) == sched::Leave::kNow);
-  finish(active, FinishReason::kFailed, std::nullopt,
-         make_error(ErrorKind::kOutOfMemory,
-                    "a request had to give its place up, and the pool of " +
-                        std::to_string(core_.store->blocks()) + " blocks cannot keep the " +
-                        std::to_string(active.start.hit / state::kBlockTokens) +
-                        " that it goes on from beside what others need",
-                    "give the pool more memory, or use mode exact, which computes lost blocks again"));
+  bool any = false;
+  for (const auto& [id, active] : active_) {
+    any = any || active->hit.has_value();
+    active->hit.reset();
+  }
+  DI_CHECK_MSG(any, "nothing runs, and nothing that waits can start");
+}
+
+// What they have answered may be wrong already, so they end with an error instead of starting again.
+void Engine::Loop::end_suspects() {
+  if (prefixes_ == nullptr || prefixes_->stats().corrupt_blocks == 0) return;
+  std::vector<RequestId> suspects;
+  for (const auto& [id, active] : active_)
+    if (!active->ended && active->sequence.has_value() && prefixes_->suspect(*active->sequence))
+      suspects.push_back(id);
+  for (const RequestId id : suspects) {
+    Active& active = *active_.at(id);
+    const sched::Leave leave = scheduler_.remove(id);
+    DI_CHECK(leave != sched::Leave::kUnknown);
+    if (leave == sched::Leave::kNow) release(active);
+    end({&active, FinishReason::kFailed, std::nullopt,
+         make_error(
+             ErrorKind::kInternal,
+             "cached state that the answer was computed from has changed in memory: it cannot be trusted",
+             "ask again; if this happens more than once, test the machine's memory")});
+    if (leave == sched::Leave::kNow) forget(active);
+  }
 }
 
 void Engine::Loop::refuse(const sched::Refused& refused) {
-  finish(*active_.at(refused.request), FinishReason::kFailed, std::nullopt, refused.why.error);
+  Active& active = *active_.at(refused.request);
+  release(active);
+  end({&active, FinishReason::kFailed, std::nullopt, refusal_error(refused.why)});
+  forget(active);
 }
 
 }  // namespace deepinfer::runtime

@@ -141,8 +141,36 @@ TEST(Engine, AFullQueueSaysSo) {
   go = true;
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->kind, ErrorKind::kOverloaded);
+  EXPECT_GT(refused->retry_after_ns, 0);
   for (auto& stream : streams)
     EXPECT_EQ(collect(stream).finish.reason, FinishReason::kLength);
+}
+
+TEST(Engine, SaysWhyARequestWaits) {
+  std::atomic<std::int64_t> last_step = 3;
+  fake::CoreOptions core;
+  core.limits.sequences = 1;
+  core.before_step = [&](std::int64_t step) -> Result<void> {
+    while (step > last_step)
+      std::this_thread::yield();
+    return {};
+  };
+  const auto engine = make_engine(core);
+  auto first = engine->submit(request_of({1, 2}, 40));
+  auto second = engine->submit(request_of({3}, 1));
+  ASSERT_TRUE(first.ok() && second.ok());
+  sched::Wait wait = engine->why(second->id());
+  for (int i = 0; i < 20000 && wait.reason == sched::WaitReason::kNotPlanned; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    wait = engine->why(second->id());
+  }
+  EXPECT_EQ(wait.reason, sched::WaitReason::kSequences) << sched::wait_text(wait);
+  EXPECT_EQ(engine->why(first->id()).reason, sched::WaitReason::kRunning);
+  last_step = 1'000'000;
+  collect(*first);
+  collect(*second);
+  expect_all_free(*engine);
+  EXPECT_EQ(engine->why(second->id()).reason, sched::WaitReason::kUnknown);
 }
 
 TEST(Engine, CompanyChangesNothing) {
@@ -181,6 +209,37 @@ TEST(Engine, CompanyChangesNothing) {
       return step.decoding > 0 && step.decoding < step.sequences;
     })) << "no step mixed prompts and decoding";
     expect_all_free(*engine);
+  }
+}
+
+// A step was laid out before the one before it was known to end the answer: it runs, and nothing of it shows.
+TEST(Engine, ASurplusStepIsDiscarded) {
+  const auto whole = expected_answer(request_of({7, 8}, 6), Mode::kExact, 128, 6);
+  for (const int steps_ahead : {0, 1}) {
+    fake::CoreOptions core;
+    core.before_step = [](std::int64_t) -> Result<void> {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return {};
+    };
+    EngineOptions options;
+    options.steps_ahead = steps_ahead;
+    const auto engine = make_engine(core, options);
+    std::int64_t surplus = 0;
+    for (int again = 0; again < 100 && surplus == 0; ++again) {
+      const std::int64_t before = engine->stats().steps;
+      Request request = request_of({7, 8}, 20);
+      request.stop_ids = {whole[5]};
+      auto stream = engine->submit(request);
+      const Answer answer = collect(*stream);
+      EXPECT_EQ(answer.finish.reason, FinishReason::kStop);
+      const auto end = std::find(whole.begin(), whole.end(), whole[5]) + 1;
+      EXPECT_EQ(answer.ids, std::vector<std::int32_t>(whole.begin(), end));
+      EXPECT_EQ(answer.finish.usage.completion_tokens, static_cast<std::int64_t>(answer.ids.size()));
+      expect_all_free(*engine);
+      surplus = engine->stats().steps - before - static_cast<std::int64_t>(answer.ids.size());
+      if (steps_ahead == 0 && again == 3) break;
+    }
+    EXPECT_EQ(surplus, steps_ahead);
   }
 }
 

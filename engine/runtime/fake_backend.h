@@ -29,7 +29,7 @@ struct CoreOptions {
   backend::StepLimits limits{64, 64, 64, 8, 1024};
   int blocks = 64;
   bool replay = true;
-  // Called before each step with its number, from 0; an error makes the step fail. Runs on the engine thread.
+  // Called before each step with its number, from 0; an error makes the step fail. Runs on the device's thread.
   std::function<Result<void>(std::int64_t)> before_step;
 };
 

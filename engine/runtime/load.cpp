@@ -13,9 +13,7 @@
 namespace deepinfer::runtime {
 namespace {
 
-// Of the memory that is available, what state pools, buffers and weights may take: the rest is for the file cache that
-// the weights are read through, and for the other programs.
-constexpr std::int64_t kBudgetPercent = 80;
+constexpr std::int64_t kBudgetPercent = 80;  // of the available memory
 
 struct Sizes {
   std::int64_t max_model_len = 0;
@@ -44,6 +42,10 @@ Result<Sizes> choose_sizes(const model::Config& config, const LoadOptions& optio
     return refuse(fmt::format("{} sequences, {} tokens and {} logit rows a step, {} blocks", sizes.sequences,
                               sizes.step_tokens, sizes.logit_rows, options.blocks),
                   "none of them can be negative; 0 means the default");
+  }
+  if (options.prefix.snapshots.value_or(0) < 0) {
+    return refuse(fmt::format("{} snapshots of a prefix cache", *options.prefix.snapshots),
+                  "choose 0 or more, or leave the number open");
   }
   return sizes;
 }
@@ -85,13 +87,28 @@ MemoryItem weights_item(const graph::Graph& graph) {
 Error does_not_fit(const MemoryPlan& plan, const std::string& what) {
   return make_error(ErrorKind::kOutOfMemory,
                     fmt::format("cannot load the model: {} does not fit\n{}", what, plan.text()),
-                    "lower --max-model-len, run fewer sequences, or use a machine with more memory");
+                    "lower --max-model-len, run fewer sequences, keep fewer --prefix-snapshots, or use a "
+                    "machine with more memory");
 }
 
 void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
   plan.items.clear();
   for (const auto& part : executable.memory())
     plan.items.push_back({part.tag, part.bytes, {}});
+}
+
+// The blocks and, with a prefix cache, what it takes beside them.
+void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t blocks, std::int64_t block_bytes) {
+  plan.items.push_back(
+      {"kv blocks", blocks * block_bytes,
+       fmt::format("{} blocks of {} bytes, {} tokens each", blocks, block_bytes, state::kBlockTokens)});
+  if (!prefix.enabled) return;
+  if (prefix.snapshots > 0) {
+    plan.items.push_back({"prefix snapshots", prefix.states_bytes(),
+                          fmt::format("{} exact states of {} bytes, for hits in exact mode", prefix.snapshots,
+                                      prefix.snapshot_bytes)});
+  }
+  plan.items.push_back({"prefix index", prefix.index_bytes(blocks), "keys and tree of the cached blocks"});
 }
 
 }  // namespace
@@ -122,6 +139,10 @@ std::int64_t available_memory() {
   return available;
 }
 
+std::int64_t memory_budget() {
+  return available_memory() / 100 * kBudgetPercent;
+}
+
 Result<Loaded> load(const LoadOptions& options) {
   DI_ASSIGN(auto model, model::load(options.model_directory, options.build, options.token_map));
   return load(std::move(model), options);
@@ -138,25 +159,20 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
         fmt::format("cannot load the model: {} sequences of {} tokens", sizes.sequences, sizes.max_model_len),
         "lower --max-model-len");
   }
-  const auto pool_items = [&](std::int64_t blocks) {
-    return std::vector<MemoryItem>{
-        {"sequence state", sizes.sequences * sequence_bytes,
-         fmt::format("{} sequences of {} bytes", sizes.sequences, sequence_bytes)},
-        {"kv blocks", blocks * block_bytes,
-         fmt::format("{} blocks of {} bytes, 128 tokens each", blocks, block_bytes)}};
-  };
-
   Loaded loaded;
   MemoryPlan& plan = loaded.plan;
-  plan.budget =
-      options.memory_budget != 0 ? options.memory_budget : available_memory() / 100 * kBudgetPercent;
+  plan.budget = options.memory_budget != 0 ? options.memory_budget : memory_budget();
   plan.items = {weights_item(*model.graph)};
+  PrefixMemory prefix =
+      prefix_memory(options.prefix, model.config, model.registry, 0, blocks_each * block_bytes);
   const auto add_pools = [&](std::int64_t blocks) {
-    for (MemoryItem& item : pool_items(blocks))
-      plan.items.push_back(std::move(item));
+    plan.items.push_back({"sequence state", sizes.sequences * sequence_bytes,
+                          fmt::format("{} sequences of {} bytes", sizes.sequences, sequence_bytes)});
+    add_blocks(plan, prefix, blocks, block_bytes);
   };
+  const std::string least = fmt::format("one sequence of {} tokens", sizes.max_model_len);
   add_pools(std::max(options.blocks, blocks_each));
-  if (!plan.fits()) return does_not_fit(plan, fmt::format("one sequence of {} tokens", sizes.max_model_len));
+  if (!plan.fits()) return does_not_fit(plan, least);
 
   DI_ASSIGN(auto device, backend::create(options.backend, options.backend_options));
   Core& core = loaded.core;
@@ -165,17 +181,18 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
                       sizes.max_model_len};
   DI_ASSIGN(core.executable, core.device->compile(model.graph, model.registry, core.info.limits));
 
-  // What compiling really took decides how many blocks are left.
+  // What compiling really took decides how many snapshots and blocks are left.
   add_executable(plan, *core.executable);
   const std::int64_t left = plan.budget - plan.total() - sizes.sequences * sequence_bytes;
+  const std::int64_t needed = std::max(options.blocks, blocks_each) * block_bytes;
+  prefix = prefix_memory(options.prefix, model.config, model.registry, left, needed);
   std::int64_t blocks = options.blocks;
   if (blocks == 0) {
-    blocks = std::min(blocks_each * sizes.sequences,
-                      std::max<std::int64_t>(left, 0) / std::max<std::int64_t>(block_bytes, 1));
+    blocks = prefix.blocks_within(left - prefix.states_bytes(), block_bytes, blocks_each * sizes.sequences);
     blocks = std::max(blocks, blocks_each);
   }
   add_pools(blocks);
-  if (!plan.fits()) return does_not_fit(plan, fmt::format("one sequence of {} tokens", sizes.max_model_len));
+  if (!plan.fits()) return does_not_fit(plan, least);
 
   cache::StoreOptions store_options;
   store_options.blocks = static_cast<int>(blocks);
@@ -193,6 +210,7 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   core.info.cut_layer = model.config.cut_layer;
   core.info.replay = model.config.replayable();
   core.info.max_model_len = sizes.max_model_len;
+  core.info.snapshots = prefix.snapshots;
   core.keep = model.checkpoint;
   loaded.config = std::move(model.config);
   return loaded;

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "model/model.h"
 #include "runtime/core.h"
+#include "runtime/prefix_memory.h"
 
 namespace deepinfer::runtime {
 
@@ -25,7 +26,8 @@ struct LoadOptions {
   int logit_rows = 0;              // most logit rows of a step; 0: max_sequences (a Scorer wants step_tokens)
   std::int64_t blocks =
       0;  // of 128 tokens; 0: what memory_budget holds, at most all sequences at full length
-  std::int64_t memory_budget = 0;           // bytes for everything; 0: what the machine has available
+  std::int64_t memory_budget = 0;           // bytes for everything; 0: runtime::memory_budget()
+  PrefixPlan prefix;                        // the prefix cache that is to have room
   std::span<const std::int32_t> token_map;  // Engram map for a directory without one; model::load
   bool poison_freed = false;                // tests: cache::StoreOptions
 };
@@ -35,7 +37,8 @@ inline constexpr int kDefaultSequences = 16;
 inline constexpr int kDefaultStepTokens = 512;
 
 struct MemoryItem {
-  std::string tag;  // "weights", "step buffers", "kv blocks", "sequence state"
+  std::string
+      tag;  // "weights", "step buffers", "kv blocks", "sequence state", "prefix snapshots", "prefix index"
   std::int64_t bytes = 0;
   std::string detail;  // "1024 blocks of 113920 bytes"
 };
@@ -63,5 +66,8 @@ Result<Loaded> load(model::Model model, const LoadOptions& options);
 
 // Bytes that the machine can still give to this process (Linux MemAvailable, and the control group's limit).
 std::int64_t available_memory();
+// What of it a model may take with its buffers and pools: the rest is for the file cache that weights are read through,
+// and for the other programs.
+std::int64_t memory_budget();
 
 }  // namespace deepinfer::runtime

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/ledger.h"
+#include "model/plan.h"
+#include "runtime/engine.h"
 #include "runtime/score.h"
 
 namespace deepinfer::runtime {
@@ -97,6 +99,103 @@ TEST(Load, RefusesBadOptions) {
   options = tiny();
   options.max_sequences = -1;
   expect_refused(options, ErrorKind::kInvalidArgument, "-1 sequences");
+}
+
+std::int64_t bytes_of(const MemoryPlan& plan, const std::string& tag) {
+  for (const MemoryItem& item : plan.items)
+    if (item.tag == tag) return item.bytes;
+  return 0;
+}
+
+std::int64_t in_ledger(const std::string& tag) {
+  for (const LedgerRow& row : host_ledger().rows())
+    if (row.tag == tag) return static_cast<std::int64_t>(row.bytes);
+  return 0;
+}
+
+TEST(Load, APrefixCacheIsPlannedAndTaken) {
+  LoadOptions options = tiny();
+  options.prefix.enabled = true;
+  auto replay = load(options);
+  ASSERT_TRUE(replay.ok()) << replay.error().message();
+  EXPECT_EQ(replay->core.info.snapshots, 0) << "hits in replay mode restore nothing";
+  EXPECT_EQ(bytes_of(replay->plan, "prefix snapshots"), 0);
+  EXPECT_GT(bytes_of(replay->plan, "prefix index"), 0);
+  options.prefix.mode = Mode::kExact;
+  auto exact = load(options);
+  ASSERT_TRUE(exact.ok()) << exact.error().message();
+  EXPECT_EQ(exact->core.info.snapshots, kDefaultSnapshots);
+  auto v4 = tiny("tiny4");
+  v4.prefix.enabled = true;
+  EXPECT_EQ(load(v4)->core.info.snapshots, kDefaultSnapshots) << "V4 has no other mode";
+
+  // What was planned is what an engine takes; pages round snapshots up.
+  EngineOptions engine_options;
+  engine_options.prefix.enabled = true;
+  const std::int64_t snapshots = bytes_of(exact->plan, "prefix snapshots");
+  const std::int64_t index = bytes_of(exact->plan, "prefix index");
+  const auto engine = Engine::create(std::move(exact->core), engine_options);
+  ASSERT_TRUE(engine.ok()) << engine.error().message();
+  EXPECT_EQ(in_ledger("prefix index"), index);
+  EXPECT_GE(in_ledger("prefix snapshots"), snapshots);
+  EXPECT_LE(in_ledger("prefix snapshots"), snapshots + (2 << 20));
+
+  options.prefix.enabled = false;
+  const auto without = load(options);
+  EXPECT_EQ(bytes_of(without->plan, "prefix index"), 0);
+  EXPECT_EQ(without->core.info.snapshots, 0);
+}
+
+TEST(Load, SnapshotsYieldToBlocksUnlessTheyAreAskedFor) {
+  LoadOptions options = tiny();
+  options.prefix = {true, {}, Mode::kExact};
+  const auto whole = load(options);
+  ASSERT_TRUE(whole.ok()) << whole.error().message();
+  const std::int64_t each = bytes_of(whole->plan, "prefix snapshots") / kDefaultSnapshots;
+  // Room for two sequences and a little: a tenth of what the first one leaves is less than 64 snapshots.
+  options.memory_budget = whole->plan.total() - 60 * each;
+  const auto tight = load(options);
+  ASSERT_TRUE(tight.ok()) << tight.error().message();
+  EXPECT_LT(tight->core.info.snapshots, kDefaultSnapshots);
+  EXPECT_LE(tight->plan.total(), options.memory_budget);
+  EXPECT_EQ(tight->core.store->blocks(), whole->core.store->blocks());
+  options.prefix.snapshots = kDefaultSnapshots;
+  expect_refused(options, ErrorKind::kOutOfMemory, "prefix snapshots");
+  options.prefix.snapshots = -1;
+  expect_refused(options, ErrorKind::kInvalidArgument, "-1 snapshots");
+}
+
+// The plan that is made before loading, and the memory that loading then takes.
+TEST(Load, WhatThePlanAcceptsCanBeTaken) {
+  for (const char* set : {"tiny41", "tiny4", "mini41"}) {
+    SCOPED_TRACE(set);
+    LoadOptions options = tiny(set);
+    options.prefix = {true, 7, Mode::kExact};
+    auto model = model::load(options.model_directory, options.build, {});
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    model::PlanRequest request;
+    request.step = {options.step_tokens, options.step_tokens, options.logit_rows, options.max_sequences,
+                    options.max_model_len};
+    request.workers = options.backend_options.threads;
+    request.device_is_host = true;
+    const PrefixMemory prefix = prefix_memory(options.prefix, model->config, model->registry, 0, 0);
+    request.more = {{"prefix snapshots", model::PlanPlace::kDevice, prefix.states_bytes(), ""}};
+    request.index_bytes = [&](std::int64_t blocks) { return prefix.index_bytes(blocks); };
+    std::int64_t refused = 0, accepted = std::int64_t{1} << 30;
+    while (accepted - refused > 1) {
+      request.memory_bytes = refused + (accepted - refused) / 2;
+      (model::plan(*model, request)->fits_one() ? accepted : refused) = request.memory_bytes;
+    }
+    const auto before = static_cast<std::int64_t>(host_ledger().used());
+    options.memory_budget = accepted;
+    auto loaded = load(options);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+    EngineOptions engine_options;
+    engine_options.prefix.enabled = true;
+    const auto engine = Engine::create(std::move(loaded->core), engine_options);
+    ASSERT_TRUE(engine.ok()) << engine.error().message();
+    EXPECT_LE(static_cast<std::int64_t>(host_ledger().used()) - before, accepted) << host_ledger().report();
+  }
 }
 
 TEST(Load, MemoryOfTheMachineIsKnown) {

@@ -14,6 +14,7 @@ void Stream::Shared::push(Event event) {
     } else {
       events.push_back(std::move(event));
     }
+    if (listener) listener();
   }
   arrived.notify_all();
 }
@@ -27,7 +28,7 @@ void Stream::Shared::request_cancel() {
     const std::lock_guard lock(signal->mutex);
     signal->cancels.push_back(id);
   }
-  signal->changed.notify_all();
+  signal->wake();
 }
 
 Stream::Stream(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
@@ -45,6 +46,10 @@ Stream::~Stream() {
 
 RequestId Stream::id() const {
   return shared_->id;
+}
+
+std::int64_t Stream::cached_tokens() const {
+  return shared_->cached_tokens.load();
 }
 
 void Stream::cancel() {
@@ -82,6 +87,12 @@ std::optional<Event> Stream::next_within(std::int64_t timeout_ms) {
   shared_->arrived.wait_for(lock, std::chrono::milliseconds(timeout_ms),
                             [&] { return !shared_->events.empty() || shared_->finish.has_value(); });
   return take(shared_->events, shared_->finish);
+}
+
+void Stream::on_event(std::function<void()> called) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->listener = std::move(called);
+  shared_->listener();
 }
 
 }  // namespace deepinfer::runtime

@@ -1,6 +1,7 @@
 // The two ends of a Stream: the engine thread pushes, one reader takes.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -12,11 +13,17 @@
 
 namespace deepinfer::runtime {
 
-// How streams reach the engine thread; outlives both.
+// How others reach the engine thread; outlives both. The thread reads `wakes`, does all that there is to do, and waits until
+// it has changed: so a wake needs no lock, and none is lost.
 struct EngineSignal {
   std::mutex mutex;
-  std::condition_variable changed;
   std::vector<RequestId> cancels;  // guarded by mutex
+  std::atomic<std::uint32_t> wakes = 0;
+
+  void wake() {
+    wakes.fetch_add(1, std::memory_order_acq_rel);
+    wakes.notify_all();
+  }
 };
 
 struct Stream::Shared {
@@ -27,11 +34,13 @@ struct Stream::Shared {
   void request_cancel();
 
   const RequestId id;
+  std::atomic<std::int64_t> cached_tokens = 0;
   const std::shared_ptr<EngineSignal> signal;
   std::mutex mutex;
   std::condition_variable arrived;
-  std::deque<Event> events;      // guarded by mutex
-  std::optional<Finish> finish;  // guarded by mutex: set once the Finish was pushed
+  std::deque<Event> events;        // guarded by mutex
+  std::optional<Finish> finish;    // guarded by mutex: set once the Finish was pushed
+  std::function<void()> listener;  // guarded by mutex
 };
 
 }  // namespace deepinfer::runtime

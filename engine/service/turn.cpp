@@ -59,13 +59,14 @@ struct Turn::State {
   }
 
   void take_finish(const runtime::Finish& finish, std::vector<text::ParserEvent>& events) {
-    usage.cached_tokens = finish.usage.cached_tokens;
+    usage.unrestored_tokens = finish.usage.unrestored_tokens;
     error = finish.error;
     close(text_reason(finish.reason), events);
   }
 
   void close(text::FinishReason reason, std::vector<text::ParserEvent>& events) {
     output.outcome = parser.finish(reason, events);
+    usage.cached_tokens = stream.cached_tokens();
     usage.completion_tokens = static_cast<std::int64_t>(output.outcome.completion_tokens);
     usage.reasoning_tokens = static_cast<std::int64_t>(output.outcome.reasoning_tokens);
     ended = true;
@@ -94,6 +95,10 @@ std::int64_t Turn::prompt_tokens() const {
 
 void Turn::cancel() {
   state_->stream.cancel();
+}
+
+void Turn::on_progress(std::function<void()> called) {
+  state_->stream.on_event(std::move(called));
 }
 
 bool Turn::advance(std::vector<text::ParserEvent>& events, std::int64_t timeout_ms) {
@@ -166,6 +171,7 @@ Service::~Service() = default;
 Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
   DI_ASSIGN(auto tokenizer, load_tokenizer(options.load.model_directory));
   if (options.load.token_map.empty()) options.load.token_map = text::engram_token_map(tokenizer);
+  options.load.prefix = {options.prefix.enabled, options.prefix.snapshots, options.mode};
   DI_ASSIGN(auto loaded, runtime::load(options.load));
   if (tokenizer.vocabulary_size() > static_cast<std::size_t>(loaded.config.vocab)) {
     return make_error(
@@ -182,6 +188,7 @@ Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
   engine.prefill_chunk = options.prefill_chunk;
   engine.max_waiting = options.max_waiting;
   engine.step_log = options.step_log;
+  engine.prefix = options.prefix;
 
   std::unique_ptr<Service> service(new Service());
   service->tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));
@@ -212,7 +219,7 @@ Result<text::ParserOptions> Service::parser_options(const TurnRequest& request,
   return options;
 }
 
-Result<Turn> Service::start(const TurnRequest& request) {
+Result<EncodedTurn> Service::encode(const TurnRequest& request) const {
   const text::RenderedPrompt prompt = text::render(request.conversation, encoding_);
   if (!prompt.images.empty()) {
     return make_error(
@@ -220,19 +227,32 @@ Result<Turn> Service::start(const TurnRequest& request) {
         fmt::format("the conversation holds {} images, this build reads text only", prompt.images.size()),
         "describe the image in words");
   }
-  DI_ASSIGN(auto parser, parser_options(request, prompt));
+  EncodedTurn encoded;
+  DI_ASSIGN(encoded.parser, parser_options(request, prompt));
+  DI_ASSIGN(encoded.prompt, text::encode(prompt, *tokenizer_));
+  return encoded;
+}
+
+Result<Turn> Service::start(const TurnRequest& request, EncodedTurn encoded) {
   runtime::Request ids;
-  DI_ASSIGN(ids.prompt, text::encode(prompt, *tokenizer_));
+  ids.prompt = std::move(encoded.prompt);
   const auto prompt_tokens = static_cast<std::int64_t>(ids.prompt.size());
   ids.sampling = request.sampling;
   ids.max_tokens = request.max_tokens;
   ids.stop_ids = request.stop_ids;
   ids.mode = request.mode;
+  ids.tenant = request.tenant;
+  ids.priority = request.priority;
   DI_ASSIGN(auto stream, engine_->submit(std::move(ids)));
   auto state =
-      std::make_unique<Turn::State>(*tokenizer_, std::move(stream), std::move(parser), prompt_tokens);
+      std::make_unique<Turn::State>(*tokenizer_, std::move(stream), std::move(encoded.parser), prompt_tokens);
   state->report_tokens = request.sampling.logprobs;
   return Turn(std::move(state));
+}
+
+Result<Turn> Service::start(const TurnRequest& request) {
+  DI_ASSIGN(auto encoded, encode(request));
+  return start(request, std::move(encoded));
 }
 
 }  // namespace deepinfer::service

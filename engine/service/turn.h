@@ -32,6 +32,7 @@ struct ServiceOptions {
   int prefill_chunk = 0;
   int max_waiting = 1024;
   bool step_log = false;
+  runtime::PrefixOptions prefix;   // open() plans its memory (load.prefix)
   text::EncodingOptions encoding;  // its version is taken from the model directory
 };
 
@@ -45,6 +46,9 @@ struct TurnRequest {
   bool include_stop = false;
   bool surface_stray_calls = false;
   std::optional<runtime::Mode> mode;
+  // Whose it is and how urgent: runtime::Request.
+  std::string tenant;
+  int priority = sched::kDefaultPriority;
 };
 
 // A sampled id as a client of logprobs sees it. The bytes need not be valid UTF-8 alone (recipe.md 1.5).
@@ -57,6 +61,7 @@ struct TokenReport {
 struct TurnUsage {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
+  std::int64_t unrestored_tokens = 0;  // runtime::Usage
   std::int64_t completion_tokens = 0;  // the ending id included; recipe.md 5.6
   std::int64_t reasoning_tokens = 0;
 };
@@ -67,6 +72,12 @@ struct TurnResult {
   TurnUsage usage;
   std::vector<TokenReport> tokens;  // with SamplingParams::logprobs; the ids that count as completion
   std::optional<std::string> stop;  // the stop string that ended it
+};
+
+// A request's prompt as ids, and how its output is read.
+struct EncodedTurn {
+  std::vector<std::int32_t> prompt;
+  text::ParserOptions parser;
 };
 
 class Service;
@@ -82,6 +93,9 @@ class Turn {
 
   std::int64_t prompt_tokens() const;
 
+  // `called` runs whenever advance(events, 0) may have something new; on another thread, and once now. It must be short and
+  // must not use the turn.
+  void on_progress(std::function<void()> called);
   // Waits for more output, at most `timeout_ms` (negative: as long as it takes), and appends the events it completes; none
   // may come although time has not run out. False once the turn has ended; result() then has the whole.
   bool advance(std::vector<text::ParserEvent>& events, std::int64_t timeout_ms = -1);
@@ -106,11 +120,16 @@ class Service {
   static Result<std::unique_ptr<Service>> open(ServiceOptions options);
   ~Service();
 
-  // Renders, encodes, queues. kInvalidArgument: bad sampling, too many or empty stops, prompt longer than the context;
-  // kUnsupported: images (the tower comes later), grammar-bound output; and the errors of Engine::submit.
+  // Renders and encodes. kUnsupported: images (the tower comes later), grammar-bound output; kInvalidArgument: too many or
+  // empty stops.
+  Result<EncodedTurn> encode(const TurnRequest& request) const;
+  // Queues it. kInvalidArgument: bad sampling, prompt longer than the context; and the errors of Engine::submit.
+  Result<Turn> start(const TurnRequest& request, EncodedTurn encoded);
+  // Both.
   Result<Turn> start(const TurnRequest& request);
 
   runtime::Engine& engine() { return *engine_; }
+  const runtime::Engine& engine() const { return *engine_; }
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
   const model::Config& config() const { return config_; }
   text::ModelVersion version() const { return encoding_.version; }

@@ -304,7 +304,7 @@ void expect_plenty(const Counts& counts) {
   EXPECT_GT(counts.exact_hits, 100);
   EXPECT_GT(counts.replay_hits, 100);
   EXPECT_GT(counts.image_hits, 30);
-  EXPECT_GT(counts.lineages, 10);
+  EXPECT_GT(counts.lineages, 5);
   EXPECT_GT(counts.apart, 0);
   EXPECT_GT(counts.preemptions, 200);
   EXPECT_GT(counts.stopped, 100);

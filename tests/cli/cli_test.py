@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -297,6 +298,55 @@ class Results(unittest.TestCase):
             alone = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
             self.assertEqual(json.loads(alone.stdout), json.loads(line))
 
+    def test_bench_serve_sim(self):
+        traces = self.folder / "traces"
+        traces.mkdir()
+        for trace in range(2):
+            requests = [{"t": 10 * turn, "in": 64 * (40 + 10 * turn), "out": 30, "api_time": 2,
+                         "hash_ids": list(range(40 + 10 * turn))} for turn in range(3)]
+            (traces / f"{trace}.json").write_text(json.dumps(
+                {"id": str(trace), "block_size": 64, "hash_id_scope": "local", "requests": requests}))
+        done = run("bench", "serve-sim", "--json", "--traces", traces)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {row["name"]: row for row in json.loads(done.stdout)}
+        self.assertEqual(len(rows), 20)
+        # The second request finds the first one's 20 blocks, the third the second one's 25; nothing else is shared.
+        hits = rows["serve-sim 100 % hits"]
+        self.assertAlmostEqual(hits["limit"], 100 * (20 + 25) / (20 + 25 + 30))
+        self.assertEqual(rows["serve-sim 10 % hits"]["value"], 0)  # six blocks hold none of the prompts
+        self.assertIn("60 blocks", hits["conditions"])
+        self.assertEqual(done.stdout, run("bench", "serve-sim", "--json", environment={"DEEPINFER_TRACES": str(traces)}).stdout)
+        (traces / "2.json").write_text("{")
+        done = run("bench", "serve-sim", "--traces", traces)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("2.json", done.stderr)
+        done = run("bench", "serve-sim", environment={"DEEPINFER_TRACES": ""})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--traces", done.stderr)
+
+    def test_batch_requests_arrive_at_their_time(self):
+        ids = list(self.golden["p17.ids"][1])
+        at_once = [{"ids": ids[:length], "max_tokens": 6, "ignore_eos": True, "temperature": 0} for length in (9, 5, 17)]
+        later = [dict(request, arrival_ms=ms) for request, ms in zip(at_once, (400, 0, 200), strict=True)]
+        answers, seconds = [], []
+        for requests in (at_once, later):
+            batch = self.folder / "arrivals.jsonl"
+            batch.write_text("".join(json.dumps(request) + "\n" for request in requests))
+            start = time.monotonic()
+            done = run("generate", "--model", TINY / "checkpoint", "--batch", batch, "--json")
+            seconds.append(time.monotonic() - start)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            answers.append([json.loads(line) for line in done.stdout.splitlines()])
+        self.assertEqual([answer["usage"]["prompt_tokens"] for answer in answers[1]], [9, 5, 17])
+        self.assertEqual([answer["ids"] for answer in answers[1]], [answer["ids"] for answer in answers[0]])
+        self.assertGreaterEqual(seconds[1], 0.4)
+        for wrong in (-1, 0.5, "1", 10**9):
+            batch.write_text(json.dumps({"ids": [1], "arrival_ms": wrong}) + "\n")
+            done = run("generate", "--model", TINY / "checkpoint", "--batch", batch)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("line 1", done.stderr)
+            self.assertIn("arrival_ms", done.stderr)
+
 
 class Demo(unittest.TestCase):
     """The demo model in the tree: a tool call and its use, in both modes, and the loop back from text to ids."""
@@ -339,6 +389,123 @@ class Demo(unittest.TestCase):
         done = run("doctor", "--model", self.MODEL, "--json")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertTrue(json.loads(done.stdout)["healthy"])
+
+
+class PrefixCache(Checked):
+    """The prefix cache as the program's options and outputs show it, on the demo model."""
+
+    MODEL = PROJECT / "models/demo"
+    CHAT = ["--model", MODEL, "--log-level", "info", "--max-tokens", 24, "--system",
+            "You are the assistant of a travel agency. " * 20]
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def ids(self, count, seed=1):
+        return [(seed * 7919 + i * i * 31 + i) % 3000 + 64 for i in range(count)]
+
+    def generate(self, requests, *more):
+        batch = self.folder / "batch.jsonl"
+        batch.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        done = run("generate", "--model", self.MODEL, "--ignore-eos", "--batch", batch, "--json", *more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def behind_others(self, prompt, **more):
+        """The prompt, 15 others that take all places, and the prompt again: it starts when the first has ended."""
+        others = [{"ids": self.ids(20, seed), "max_tokens": 24} for seed in range(3, 18)]
+        return [{"ids": prompt, "max_tokens": 2, **more}, *others, {"ids": prompt, "max_tokens": 2, **more}]
+
+    def test_the_second_turn_of_a_chat_hits_the_first(self):
+        for mode in ("exact", "replay"):
+            with self.subTest(mode=mode):
+                done = run("chat", *self.CHAT, "--mode", mode, stdin="I need a hotel in Paris.\nFor two nights.\n")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                turns = [line for line in done.stderr.splitlines() if "prompt tokens" in line]
+                self.assertEqual(len(turns), 2, done.stderr)
+                self.assertIn(" 0 came from the prefix cache", turns[0])
+                self.assertRegex(turns[1], r"of which (128|256|384|512) came from the prefix cache")
+        off = run("chat", *self.CHAT, "--prefix-cache", "off", stdin="I need a hotel.\nFor two nights.\n")
+        self.assertEqual(off.stderr.count(" 0 came from the prefix cache"), 2, off.stderr)
+
+    def test_a_repeated_prompt_is_cached_and_answered_alike(self):
+        requests = self.behind_others(self.ids(300))
+        on = self.generate(requests, "--mode", "exact")
+        off = self.generate(requests, "--mode", "exact", "--prefix-cache", "off")
+        self.assertEqual([answer["ids"] for answer in on], [answer["ids"] for answer in off])
+        self.assertEqual(on[0]["usage"]["cached_tokens"], 0)
+        self.assertEqual(on[-1]["usage"], {"prompt_tokens": 300, "completion_tokens": 2, "cached_tokens": 256})
+        self.assertEqual(off[-1]["usage"]["cached_tokens"], 0)
+        self.assertEqual(self.generate(requests, "--mode", "replay")[-1]["usage"]["cached_tokens"], 256)
+
+    def test_exact_mode_says_what_it_could_not_restore(self):
+        last = self.generate(self.behind_others(self.ids(300)), "--mode", "exact", "--prefix-snapshots", 0)[-1]
+        self.assertEqual(last["usage"], {"prompt_tokens": 300, "completion_tokens": 2, "cached_tokens": 0,
+                                         "unrestored_tokens": 256})
+
+    def test_tenants_share_only_when_told_to(self):
+        requests = self.behind_others(self.ids(300), tenant="a")
+        requests[-1]["tenant"] = "b"
+        for shared, expected in (("off", 0), ("on", 256)):
+            last = self.generate(requests, "--mode", "exact", "--prefix-shared", shared)[-1]
+            self.assertEqual(last["usage"]["cached_tokens"], expected, shared)
+
+    def test_many_requests_of_three_tenants_answer_as_one_by_one(self):
+        base = self.ids(400)
+        requests = [{"ids": base[: 130 + 8 * i] + self.ids(5 + i, i + 2), "max_tokens": 4 + i % 9, "seed": i,
+                     "temperature": (0, 0.8)[i % 2], "tenant": "abc"[i % 3], "priority": i % 8} for i in range(32)]
+        together = self.generate(requests, "--mode", "exact")
+        self.assertGreater(sum(answer["usage"]["cached_tokens"] for answer in together), 1000)
+        for request, answer in zip(requests, together, strict=True):
+            alone = self.generate([request], "--mode", "exact")[0]
+            self.assertEqual(alone["usage"]["cached_tokens"], 0)
+            self.assertEqual(alone["ids"], answer["ids"], request)
+
+    def test_plan_shows_what_it_takes(self):
+        def rows(*more):
+            done = run("plan", "--config", self.MODEL / "config.json", "--memory", "4G", "--json", *more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            plan = json.loads(done.stdout)
+            return {row["tag"]: row for row in plan["rows"]}, plan
+        exact, plan = rows("--mode", "exact", "--prefix-snapshots", 10)
+        self.assertIn("10 exact states", exact["prefix snapshots"]["detail"])
+        self.assertEqual(exact["prefix snapshots"]["place"], "device")
+        each = exact["prefix index"]["bytes"] / plan["blocks"]
+        self.assertTrue(212 <= each <= 261, each)
+        gpu, plan = rows("--devices", "1xh200")
+        self.assertEqual(gpu["prefix index"]["place"], "host")
+        self.assertNotIn("prefix snapshots", gpu, "replay mode needs none")
+        off, _ = rows("--mode", "exact", "--prefix-cache", "off")
+        self.assertFalse({"prefix index", "prefix snapshots"} & set(off))
+
+    def test_bad_settings(self):
+        ids = ["generate", "--model", self.MODEL, "--ids", "70,71", "--max-tokens", 1]
+        self.refused(2, "--prefix-cache", "on (1, true)", arguments=[*ids, "--prefix-cache", "perhaps"])
+        self.refused(2, "--prefix-shared", arguments=[*ids, "--prefix-shared", "2"])
+        for number in ("-1", "x", "99999999"):
+            self.refused(2, "--prefix-snapshots", number, arguments=[*ids, "--prefix-snapshots", number])
+        self.refused(4, "prefix snapshots", "--prefix-snapshots", arguments=[*ids, "--prefix-snapshots", 1 << 20])
+
+    def test_secrets(self):
+        ids = ["generate", "--model", self.MODEL, "--ids", "70,71", "--max-tokens", 1, "--log-level", "debug"]
+        secret = self.folder / "secret"
+        self.refused(3, str(secret), arguments=[*ids, "--prefix-secret-file", secret])
+        secret.write_text("  tooshort \n")
+        done = self.refused(3, str(secret), "8 bytes", "16", arguments=[*ids, "--prefix-secret-file", secret])
+        self.assertNotIn("tooshort", done.stderr)
+        secret.write_bytes(b"x" * 5000)
+        self.refused(3, str(secret), arguments=[*ids, "--prefix-secret-file", secret])
+        done = self.refused(2, "DEEPINFER_PREFIX_SECRET", "8 bytes", arguments=ids,
+                            environment={"DEEPINFER_PREFIX_SECRET": "tooshort"})
+        self.assertNotIn("tooshort", done.stderr)
+        secret.write_text("0123456789abcdef0123456789abcdef\n")
+        for more, environment in ((["--prefix-secret-file", secret], {}),
+                                  ([], {"DEEPINFER_PREFIX_SECRET": "0123456789abcdef"}),
+                                  ([], {"DEEPINFER_PREFIX_SECRET_FILE": str(secret)})):
+            done = run(*ids, *more, environment=environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("0123456789abcdef", done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

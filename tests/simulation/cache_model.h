@@ -1,8 +1,9 @@
 // What the simulated scheduler runs against: a pool of blocks with a prefix cache, and what a runtime does with it.
-// The seam for another cache: implement CacheModel over the real pools and hand it to World.
+// Two of them: ModelCache, plain lists and counts, and RealCache, the prefix cache and pools of the engine.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sched/cache_view.h"
@@ -18,10 +19,12 @@ struct Prompt {
   sched::Mode mode = sched::Mode::kExact;
 };
 
+struct Tally;
+
 class CacheModel : public sched::CacheView {
  public:
   // A request is known from its arrival to its end.
-  virtual void arrive(sched::RequestId request, const Prompt& prompt) = 0;
+  virtual void arrive(const sched::Arrival& arrival, const Prompt& prompt) = 0;
   virtual void forget(sched::RequestId request) = 0;  // after release()
 
   virtual void open(const sched::Admission& admission) = 0;
@@ -36,6 +39,13 @@ class CacheModel : public sched::CacheView {
   virtual int sequences() const = 0;             // open
   // Empty, or what is wrong inside.
   virtual std::string check() const = 0;
+
+  // Nothing runs and nothing can start: the request that has to end, if what it keeps is in the others' way.
+  virtual std::optional<sched::RequestId> ends_at_standstill() const { return std::nullopt; }
+  // The fault: what is kept for later and nobody uses now is not what it was any more.
+  virtual void damage(std::uint64_t /*choice*/) {}
+  // What happened inside.
+  virtual void add_to(Tally& /*tally*/) const {}
 };
 
 }  // namespace deepinfer::simulation

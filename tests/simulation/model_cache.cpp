@@ -13,8 +13,8 @@ constexpr std::int64_t kBlock = 128;
 
 }  // namespace
 
-void ModelCache::arrive(RequestId request, const Prompt& prompt) {
-  DI_CHECK(sequences_.emplace(request, Sequence{prompt, false, {}, 0, 0, {}}).second);
+void ModelCache::arrive(const sched::Arrival& arrival, const Prompt& prompt) {
+  DI_CHECK(sequences_.emplace(arrival.request, Sequence{prompt, false, {}, 0, 0, {}}).second);
 }
 
 void ModelCache::forget(RequestId request) {

@@ -18,7 +18,7 @@ class ModelCache : public CacheModel {
       free_.push_back(b);
   }
 
-  void arrive(sched::RequestId request, const Prompt& prompt) override;
+  void arrive(const sched::Arrival& arrival, const Prompt& prompt) override;
   void forget(sched::RequestId request) override;
   void open(const sched::Admission& admission) override;
   bool reserve(const sched::PlannedSequence& part) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "simulation/model_cache.h"
+#include "simulation/real_cache.h"
 
 namespace deepinfer::simulation {
 namespace {
@@ -23,6 +24,7 @@ class Dice {
 };
 
 struct Load {
+  CacheKind kind = CacheKind::kModel;
   bool shares_prefixes = false;
   bool replays = false;
   bool has_deadlines = false;
@@ -78,7 +80,7 @@ void arrive(World& world, const WorldOptions& options, const Load& load, Dice& d
   Prompt prompt;
   prompt.tokens = dice.pick(1, load.longest_prompt);
   arrival.max_tokens = dice.pick(1, load.longest_answer);
-  if (load.shares_prefixes && dice.one_in(2)) {
+  if (load.shares_prefixes && (dice.one_in(2) || (load.kind == CacheKind::kReal && dice.one_in(2)))) {
     prompt.family = static_cast<int>(dice.pick(0, 2));
     prompt.shared = dice.pick(prompt.tokens / 2, prompt.tokens);
   }
@@ -97,19 +99,35 @@ std::string played_again(const World& world) {
 
 }  // namespace
 
-std::string run_schedule(std::uint64_t seed, Tally& tally) {
+std::unique_ptr<CacheModel> make_cache(CacheKind kind, const sched::SchedulerLimits& limits,
+                                       std::uint64_t seed) {
+  if (kind == CacheKind::kModel) return std::make_unique<ModelCache>(limits.blocks);
+  Dice dice(seed ^ 0xcac4e);
+  cache::PrefixCacheOptions options;
+  options.snapshots = static_cast<int>(dice.pick(0, 6));
+  options.snapshot_every = static_cast<int>(dice.pick(1, 4));
+  options.eviction = dice.one_in(2) ? cache::Eviction::kLru : cache::Eviction::kFrequency;
+  options.tenant_blocks = dice.one_in(4) ? static_cast<int>(dice.pick(1, 12)) : 0;
+  options.verify = true;
+  return std::make_unique<RealCache>(limits, options);
+}
+
+std::string run_schedule(std::uint64_t seed, CacheKind kind, Tally& tally) {
   Dice dice(seed);
   Load load;
-  load.shares_prefixes = dice.one_in(3);
+  load.kind = kind;
+  load.shares_prefixes = dice.one_in(3) || kind == CacheKind::kReal;
   WorldOptions options = options_of(dice, load.shares_prefixes);
   options.record = seed % 16 == 0;
-  World world(options, std::make_unique<ModelCache>(options.limits.blocks), seed, tally);
+  if (kind == CacheKind::kReal && seed % 2 == 0) options.damage = 100;
+  World world(options, make_cache(kind, options.limits, seed), seed, tally);
   load.replays = dice.one_in(2);
   load.has_deadlines = dice.one_in(4);
   // Not many turns of a tenant long: where places are short, each turn computes the request again from its start.
   const std::int64_t longest = load.shares_prefixes || dice.one_in(3) ? 600 : 60;
   load.longest_prompt = dice.pick(
       1, std::min({options.limits.context - 1, longest, std::int64_t{24} * options.limits.step_tokens}));
+  if (kind == CacheKind::kReal) load.longest_prompt = std::max<std::int64_t>(load.longest_prompt, 400);
   load.longest_answer = dice.pick(
       1, std::max<std::int64_t>(1, std::min<std::int64_t>(options.limits.context - load.longest_prompt, 60)));
   load.ticks = dice.pick(1, 60);
@@ -122,11 +140,13 @@ std::string run_schedule(std::uint64_t seed, Tally& tally) {
   }
   world.drain(kMostTicks);
   world.check_empty();
+  world.cache().add_to(tally);
   std::string wrong = world.fault();
   if (wrong.empty() && options.record) wrong = played_again(world);
   if (wrong.empty()) return "";
   return wrong + "\n  again: DEEPINFER_SIMULATION_SEED=" + std::to_string(seed) +
-         " DEEPINFER_SIMULATION_SCHEDULES=1 simulation_test --gtest_filter=Schedules.*";
+         " DEEPINFER_SIMULATION_SCHEDULES=1 simulation_test --gtest_filter=" +
+         (kind == CacheKind::kModel ? "Schedules.*" : "RealSchedules.*");
 }
 
 }  // namespace deepinfer::simulation

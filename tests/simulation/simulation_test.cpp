@@ -41,7 +41,7 @@ TEST(Schedules, KeepEveryInvariant) {
   ASSERT_GE(count, 1U);
   Tally tally;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    const std::string wrong = run_schedule(seed, tally);
+    const std::string wrong = run_schedule(seed, CacheKind::kModel, tally);
     ASSERT_EQ(wrong, "") << "seed " << seed;
   }
   print(count, tally);
@@ -57,7 +57,7 @@ TEST(Schedules, KeepEveryInvariant) {
 // In this one a question (why, shares) once moved the floor that the next plan counted from, so its trace replayed otherwise.
 TEST(Schedules, QuestionsDoNotShowInPlans) {
   Tally tally;
-  EXPECT_EQ(run_schedule(47792, tally), "");
+  EXPECT_EQ(run_schedule(47792, CacheKind::kModel, tally), "");
 }
 
 // A configuration that the plan accepts never runs out of memory mid-request: requests that fill the pool to the last

@@ -52,7 +52,7 @@ std::optional<RequestId> World::arrive(sched::Arrival arrival, const Prompt& pro
     return std::nullopt;
   }
   ++tally_.requests;
-  cache_->arrive(arrival.request, prompt);
+  cache_->arrive(arrival, prompt);
   sharing_ = sharing_ || prompt.shared > 0;
   Known known;
   known.arrival = arrival;
@@ -75,6 +75,7 @@ void World::happen() {
   if (chance(options_.clock_jump)) {
     now_ns_ += chance(256) ? 3'600'000'000'000 : static_cast<std::int64_t>(random_() % 1'000'000'000);
   }
+  if (options_.damage > 0 && chance(options_.damage)) cache_->damage(random_());
   if (requests_.empty()) return;
   if (chance(options_.cancel)) {
     auto victim = std::next(requests_.begin(), static_cast<std::ptrdiff_t>(random_() % requests_.size()));
@@ -147,12 +148,22 @@ void World::make_plan() {
   check_shares();
   if (plan.empty()) {
     if (flights_.empty() && plan.preempted.empty() && plan.refused.empty() && !requests_.empty())
-      fail("work is left and nothing runs");
+      end_standstill();
     if (!flights_.empty()) commit();
     return;
   }
   flight.plan = std::move(plan);
   flights_.push_back(std::move(flight));
+}
+
+void World::end_standstill() {
+  const auto request = cache_->ends_at_standstill();
+  if (!request) return fail("work is left and nothing runs");
+  const Known& known = requests_.at(*request);
+  if (known.open || !known.start || known.start->mode != sched::Mode::kReplay || known.start->hit == 0)
+    return fail("a request ends that keeps no blocks from the others");
+  if (scheduler_.remove(*request) != sched::Leave::kNow) fail("a waiting request does not leave at once");
+  end(*request, &Tally::starved);
 }
 
 void World::take_back(const StepPlan& plan) {
@@ -375,7 +386,11 @@ void World::check_shares() {
       check_pair(a, b, of_a < 0 || of_b < 0 ? -1 : of_a + of_b);  // neither ever goes down
     }
   }
-  if (scheduler_.reserved_blocks() < cache_->taken_blocks()) fail("more blocks are taken than were reserved");
+  const std::int64_t promised = scheduler_.reserved_blocks() - cache_->taken_blocks();
+  if (promised < 0) fail("more blocks are taken than were reserved");
+  if (promised > cache_->available_blocks())
+    fail(std::to_string(promised) + " blocks are promised and " + std::to_string(cache_->available_blocks()) +
+         " can be had");
   if (const std::string wrong = cache_->check(); !wrong.empty()) fail(wrong);
 }
 

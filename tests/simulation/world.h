@@ -23,6 +23,7 @@ struct WorldOptions {
   // Chances in 1024, of a tick or a part.
   int cancel = 0, preempt = 0, clock_jump = 0;
   int step_fails = 0, step_stalls = 0, allocation_refused = 0;
+  int damage = 0;       // of what the cache keeps
   int stop_early = 50;  // of a produced token to be the last
 };
 
@@ -31,6 +32,9 @@ struct Tally {
   std::int64_t steps = 0, requests = 0, finished = 0, failed = 0, cancelled = 0, refused = 0;
   std::int64_t preempted = 0, yielded = 0, lost = 0, discarded = 0, not_run = 0, hit_blocks = 0, rebuilt = 0;
   std::int64_t first_tokens = 0, repeated_tokens = 0;
+  std::int64_t starved = 0;  // ended because nothing else could start beside what they keep
+  std::int64_t evicted = 0, exchanged = 0, corrupt = 0,
+               replayed = 0;  // of a real cache: blocks, blocks, finds, tokens
   std::int64_t fairness_checks = 0, admission_checks = 0;
   double worst_fairness = 0;   // difference of two tenants over its bound
   double worst_admission = 0;  // tokens served while a request waited over their bound
@@ -95,6 +99,7 @@ class World {
   void fail(const std::string& what);
   void happen();
   void make_plan();
+  void end_standstill();
   void take_back(const sched::StepPlan& plan);
   void open_admitted(const sched::StepPlan& plan);
   void check_admission(Known& known);

@@ -1,13 +1,15 @@
-#include "trace.h"
+#include "bench/serve_sim/trace.h"
 
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-namespace deepinfer::prefix_trace {
+namespace deepinfer::serve_sim {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::int64_t kOneOffAnswer = 200;
 
 // An id from what it stands for: SplitMix64's finaliser over a counter.
 std::int32_t token(std::uint64_t source, std::uint64_t position) {
@@ -15,6 +17,10 @@ std::int32_t token(std::uint64_t source, std::uint64_t position) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
   return static_cast<std::int32_t>((x ^ (x >> 31)) % 129280);
+}
+
+std::uint64_t scope_of(std::size_t conversation) {
+  return static_cast<std::uint64_t>(conversation + 1) << 40;
 }
 
 void add_requests(const Json& list, Conversation& conversation) {
@@ -25,6 +31,9 @@ void add_requests(const Json& list, Conversation& conversation) {
       const auto duration = entry.find("api_time");
       if (duration != entry.end() && duration->is_number()) request.duration = duration->get<double>();
       request.tokens = entry.at("in").get<std::int64_t>();
+      const auto answer = entry.find("out");
+      if (answer != entry.end() && answer->is_number())
+        request.answer = std::max<std::int64_t>(1, answer->get<std::int64_t>());
       request.pieces = entry.at("hash_ids").get<std::vector<std::int32_t>>();
       request.tokens =
           std::max(request.tokens, static_cast<std::int64_t>(request.pieces.size()) * kPieceTokens);
@@ -76,14 +85,14 @@ Result<std::vector<Conversation>> read_traces(const std::filesystem::path& folde
 std::vector<Conversation> one_offs(int count, std::int64_t tokens) {
   Conversation once;
   once.one_off = true;
-  once.requests.push_back({0, 10, tokens, {}});
+  once.requests.push_back({0, 10, tokens, kOneOffAnswer, {}});
   return std::vector<Conversation>(static_cast<std::size_t>(count), once);
 }
 
 std::vector<std::int32_t> tokens_of(std::size_t conversation, std::size_t request, const TraceRequest& data) {
   std::vector<std::int32_t> ids;
   ids.reserve(static_cast<std::size_t>(data.tokens));
-  const std::uint64_t scope = static_cast<std::uint64_t>(conversation + 1) << 40;
+  const std::uint64_t scope = scope_of(conversation);
   for (const std::int32_t piece : data.pieces) {
     for (std::uint64_t i = 0; i < kPieceTokens; ++i)
       ids.push_back(token(scope + static_cast<std::uint64_t>(piece), i));
@@ -94,4 +103,9 @@ std::vector<std::int32_t> tokens_of(std::size_t conversation, std::size_t reques
   return ids;
 }
 
-}  // namespace deepinfer::prefix_trace
+std::int32_t answer_token(std::size_t conversation, std::size_t request, std::int64_t number) {
+  return token(scope_of(conversation) + (std::uint64_t{2} << 32) + request,
+               static_cast<std::uint64_t>(number));
+}
+
+}  // namespace deepinfer::serve_sim

@@ -1,0 +1,129 @@
+// deepinfer serve: the HTTP server.
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <csignal>
+#include <memory>
+#include <thread>
+
+#include "base/log.h"
+#include "command.h"
+#include "engine_options.h"
+#include "serve/server.h"
+
+namespace deepinfer::app {
+namespace {
+
+struct Options {
+  EngineChoice engine;
+  serve::ServerOptions server;
+  std::string key_file;
+  std::string name;
+  std::vector<std::string> aliases;
+  bool strict_names = false;
+  int max_waiting = 1024;
+  std::int64_t drain_s = 30;
+};
+
+// Signals are taken by one thread that waits for them; every other thread leaves them alone.
+sigset_t block_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP})
+    sigaddset(&set, signal);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return set;
+}
+
+void reread_keys(serve::ApiKeys& keys, serve::Api& api) {
+  if (!keys.required()) return;
+  const auto done = keys.reread();
+  if (done) {
+    api.apply_keys();
+    log_info("the API keys were read again");
+  } else {
+    log_error("the API keys stay what they were: " + done.error().message());
+  }
+}
+
+Result<void> serve_model(const Options& options) {
+  const sigset_t signals = block_signals();
+  auto keys = std::make_unique<serve::ApiKeys>();
+  if (!options.key_file.empty()) {
+    DI_ASSIGN(keys, serve::ApiKeys::read(options.key_file));
+  }
+  service::ServiceOptions wanted;
+  DI_ASSIGN(wanted.load, options.engine.load_options());
+  DI_ASSIGN(wanted.mode, options.engine.requested_mode());
+  DI_ASSIGN(wanted.decoder_tokens, options.engine.decoder_tokens());
+  DI_ASSIGN(wanted.prefix, options.engine.prefix_options());
+  wanted.max_waiting = options.max_waiting;
+
+  serve::ApiOptions names;
+  names.model_name = options.name.empty() ? wanted.load.model_directory.filename().string() : options.name;
+  names.aliases = options.aliases;
+  names.strict_model_names = options.strict_names;
+  names.version = DEEPINFER_VERSION;
+  serve::ServingMetrics metrics(names.model_name);
+  // Destroyed last to first: the server's connections hold turns of the service.
+  std::unique_ptr<service::Service> service;
+  serve::Api api(names, *keys, metrics);
+  DI_ASSIGN(const auto server, serve::Server::start(api, options.server));
+  std::fprintf(stderr, "deepinfer: listening on http://%s:%d, loading %s\n", options.server.host.c_str(),
+               server->port(), names.model_name.c_str());
+  DI_ASSIGN(service, service::Service::open(std::move(wanted)));
+  api.serve(*service);
+  std::fprintf(stderr, "deepinfer: ready\n");
+
+  int signal = 0;
+  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP)
+    reread_keys(*keys, api);
+  std::fprintf(stderr, "deepinfer: shutting down, up to %lld s for what is under way\n",
+               static_cast<long long>(options.drain_s));
+  api.drain();
+  server->drain(options.drain_s * 1000);
+  return {};
+}
+
+}  // namespace
+
+void add_serve(Context& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = context.app.add_subcommand("serve", "HTTP server");
+  options->engine.declare(*command);
+  command->add_option("--host", options->server.host, "IP address to listen on")->capture_default_str();
+  command->add_option("--port", options->server.port, "TCP port; 0 = any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--api-key-file", options->key_file,
+                      "File with one key a line (tenant=, weight=, max_waiting=, priority= behind it);\n"
+                      "read again on SIGHUP. Without it everybody may use the server");
+  command->add_option("--served-model-name", options->name,
+                      "Name that clients use and see; default: the model directory's");
+  command->add_option("--model-alias", options->aliases, "Another name for it; may be given more than once");
+  command->add_flag("--strict-model-names", options->strict_names,
+                    "Answer 404 to other names instead of taking them for this model");
+  command->add_option("--max-waiting", options->max_waiting, "Most queued requests; one more gets 429")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--max-connections", options->server.max_connections, "Most open connections")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--drain-seconds", options->drain_s,
+                   "After SIGTERM: how long requests under way may go on")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([&context, options] {
+    context.action = [options] {
+      const auto done = serve_model(*options);
+      if (done) return kDone;
+      // The address is a setting that was refused (interfaces.md section 2).
+      fail(done.error());
+      return done.error().kind == ErrorKind::kIo ? kRefused
+                                                 : static_cast<ExitCode>(exit_code(done.error().kind));
+    };
+  });
+}
+
+}  // namespace deepinfer::app

@@ -1,0 +1,354 @@
+#include "bench/serving.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <random>
+
+#include "bench/forward_work.h"
+#include "bench/probe.h"
+#include "service/turn.h"
+
+namespace deepinfer::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using runtime::Mode;
+
+constexpr std::int64_t kPromptBlocks = 32;
+constexpr std::int64_t kLongPrompt = kPromptBlocks * state::kBlockTokens;
+constexpr std::int64_t kHit = kLongPrompt - state::kBlockTokens;
+constexpr int kTtftSamples = 5;
+
+constexpr int kShortPrompt = 64;
+constexpr int kAnswer = 64;
+constexpr int kBatchSamples = 3;
+constexpr int kBatches[] = {1, 4, 16, 64};
+constexpr int kHostSequences = 16;
+constexpr double kLimitHostPercent = 2;
+constexpr int kProbesAtStart = 20;
+constexpr double kQuiet = 0.9;  // of the best probe: a sample with less before or after it does not count
+constexpr std::size_t kLeastProbeBytes = std::size_t{8} << 20;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Shape {
+  int sequences = 1;
+  std::int64_t context = 0;
+  std::int64_t blocks = 0;  // 0: all sequences at full length
+  int snapshots = -1;       // -1: no prefix cache
+};
+
+// An engine on a model directory, and the graph that it runs.
+struct Served {
+  std::string name;
+  model::Config config;
+  std::shared_ptr<const graph::Graph> graph;
+  std::unique_ptr<runtime::Engine> engine;
+
+  static Result<Served> open(const std::filesystem::path& directory, const Options& options,
+                             const Shape& shape) {
+    DI_ASSIGN(const auto token_map, service::token_map_for(directory));
+    DI_ASSIGN(model::Model model, model::load(directory, {}, token_map));
+    Served served;
+    served.name = directory.filename().string();
+    served.graph = model.graph;
+    runtime::LoadOptions load;
+    load.backend_options.threads = options.threads;
+    load.backend_options.kernels = options.kernels;
+    load.max_sequences = shape.sequences;
+    load.max_model_len = shape.context;
+    load.blocks = shape.blocks;
+    runtime::EngineOptions engine;
+    engine.step_log = true;
+    if (shape.snapshots >= 0) {
+      load.prefix = {true, shape.snapshots, Mode::kExact};
+      engine.prefix.enabled = true;
+      engine.prefix.snapshots = shape.snapshots;
+    }
+    DI_ASSIGN(auto loaded, runtime::load(std::move(model), load));
+    served.config = std::move(loaded.config);
+    DI_ASSIGN(served.engine, runtime::Engine::create(std::move(loaded.core), std::move(engine)));
+    return served;
+  }
+
+  runtime::Request request(std::mt19937& random, std::int64_t prompt, std::int64_t answer) const {
+    runtime::Request made;
+    for (std::int64_t i = 0; i < prompt; ++i)
+      made.prompt.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.vocab)));
+    made.max_tokens = answer;
+    made.ignore_eos = true;
+    made.sampling.temperature = 0;
+    return made;
+  }
+
+  std::string machine() const {
+    const auto& info = engine->info();
+    return fmt::format("{}, {}, precision {}", name, info.backend.description, info.precision);
+  }
+};
+
+Result<runtime::Finish> wait_for_finish(runtime::Stream& stream) {
+  for (;;) {
+    auto event = stream.next();
+    if (!std::holds_alternative<runtime::Finish>(event)) continue;
+    auto finish = std::get<runtime::Finish>(std::move(event));
+    if (finish.error.has_value()) return *finish.error;
+    return finish;
+  }
+}
+
+// Milliseconds to the first token, and that so many tokens came from the cache.
+Result<double> first_token_ms(runtime::Engine& engine, const runtime::Request& request,
+                              std::int64_t expected_hit) {
+  const auto start = Clock::now();
+  DI_ASSIGN(auto stream, engine.submit(request));
+  stream.next();
+  const double ms = 1e3 * seconds_between(start, Clock::now());
+  DI_ASSIGN(const runtime::Finish finish, wait_for_finish(stream));
+  if (finish.usage.cached_tokens != expected_hit) {
+    return make_error(ErrorKind::kInternal, fmt::format("a hit of {} tokens, expected {}",
+                                                        finish.usage.cached_tokens, expected_hit));
+  }
+  return ms;
+}
+
+struct Multiplies {
+  double matrices = 0;
+  double attention = 0;
+  double all() const { return matrices + attention; }
+  double attention_percent() const { return 100 * attention / all(); }
+};
+
+// Of a prompt that computes positions [first, kLongPrompt), the decoder half from `decoder_from` on.
+Multiplies prompt_work(const ForwardWork& work, std::int64_t first, std::int64_t decoder_from) {
+  Multiplies sum;
+  for (std::int64_t position = first; position < kLongPrompt; ++position) {
+    sum.matrices += work.matrices(WorkRows::kTokens);
+    sum.attention += work.attention(WorkRows::kTokens, position);
+    if (position < decoder_from) continue;
+    sum.matrices += work.matrices(WorkRows::kDecoder);
+    sum.attention += work.attention(WorkRows::kDecoder, position);
+  }
+  sum.matrices += work.matrices(WorkRows::kLogits);
+  return sum;
+}
+
+Result<void> ttft_rows(const Served& served, Mode mode, const Options& options, std::vector<Row>& rows) {
+  const int samples = options.samples > 0 ? options.samples : kTtftSamples;
+  const std::string label = mode == Mode::kExact ? "exact" : "replay";
+  std::mt19937 random(11);
+  std::vector<double> cold, hit;
+  runtime::Request request = served.request(random, kLongPrompt, 1);
+  request.mode = mode;
+  for (int i = 0; i <= samples; ++i) {
+    request.tenant = fmt::format("{} {}", label, i);  // finds nothing that another left
+    DI_ASSIGN(const double cold_ms, first_token_ms(*served.engine, request, 0));
+    DI_ASSIGN(const double hit_ms, first_token_ms(*served.engine, request, kHit));
+    if (i == 0) continue;  // the first touches memory for the first time
+    cold.push_back(cold_ms);
+    hit.push_back(hit_ms);
+    if (options.progress) options.progress("prefix-ttft " + label, static_cast<double>(i) / samples);
+  }
+  const ForwardWork work(*served.graph, served.config.experts_per_token);
+  const std::int64_t decoder_tokens = served.engine->options().decoder_tokens;
+  const auto start = [&](std::int64_t tokens) {
+    return sched::make_start(mode, kLongPrompt, tokens, decoder_tokens);
+  };
+  const Multiplies all = prompt_work(work, start(0).first, start(0).decoder_from);
+  const Multiplies rest = prompt_work(work, start(kHit).first, start(kHit).decoder_from);
+  const std::string conditions = fmt::format("{}, prompt of {} tokens, {} cached, median of {}",
+                                             served.machine(), kLongPrompt, kHit, samples);
+  rows.push_back({fmt::format("prefix-ttft {} cold", label), median(cold), "ms", 0, conditions});
+  rows.push_back(
+      {fmt::format("prefix-ttft {} speed-up", label), median(cold) / median(hit), "x", all.all() / rest.all(),
+       fmt::format("{:.1f} ms with the hit; {} of {} tokens computed again; limit: multiply-adds, {:.2f} G "
+                   "cold ({:.0f} % attention and index), {:.3f} G with the hit ({:.0f} %); {}",
+                   median(hit), kLongPrompt - start(kHit).first, kLongPrompt, all.all() / 1e9,
+                   all.attention_percent(), rest.all() / 1e9, rest.attention_percent(), conditions)});
+  return {};
+}
+
+// The steps in which all of some equal requests decode: seconds from the start of one to the start of the next, and the
+// share of that in which the device's thread waited.
+struct Decoding {
+  std::vector<double> periods;
+  std::vector<double> waits;  // 0 .. 1
+};
+
+Result<Decoding> decode_together(const Served& served, int sequences, std::mt19937& random) {
+  runtime::Engine& engine = *served.engine;
+  const std::size_t before = engine.step_log().size();
+  std::vector<runtime::Stream> streams;
+  for (int i = 0; i < sequences; ++i) {
+    DI_ASSIGN(auto stream, engine.submit(served.request(random, kShortPrompt, kAnswer)));
+    streams.push_back(std::move(stream));
+  }
+  for (auto& stream : streams)
+    DI_TRY(wait_for_finish(stream));
+  Decoding decoding;
+  const auto log = engine.step_log();
+  for (std::size_t i = before; i < log.size(); ++i) {
+    if (log[i].decoding != sequences || log[i].tokens != sequences) continue;
+    const double period = 1e-9 * static_cast<double>(log[i].time_ns + log[i].gap_ns);
+    decoding.periods.push_back(period);
+    decoding.waits.push_back(1e-9 * static_cast<double>(log[i].gap_ns) / period);
+  }
+  if (decoding.periods.empty()) {
+    return make_error(ErrorKind::kInternal, fmt::format("{} requests never decoded all together", sequences));
+  }
+  return decoding;
+}
+
+// What the machine gives, looked at around every sample.
+class Limits {
+ public:
+  static Result<std::unique_ptr<Limits>> create(const Options& options, double weight_bytes) {
+    auto limits = std::unique_ptr<Limits>(new Limits);
+    DI_ASSIGN(limits->set_, backend::cpu::choose(options.kernels));
+    limits->parallel_ = std::make_unique<backend::Parallel>(ThreadPoolOptions{.threads = options.threads});
+    // Weights that fit a cache are read from there, so the probe's buffer is as large as they are.
+    limits->bytes_ = std::max(kLeastProbeBytes, static_cast<std::size_t>(weight_bytes));
+    DI_ASSIGN(MachineProbe probe, MachineProbe::create(*limits->parallel_, *limits->set_, limits->bytes_));
+    limits->probe_ = std::make_unique<MachineProbe>(std::move(probe));
+    for (int i = 0; i < kProbesAtStart; ++i)
+      limits->look();
+    return limits;
+  }
+
+  // Whether the machine is as fast now as at its best.
+  bool look() {
+    const double read = probe_->read();
+    const double multiply =
+        probe_->multiply_add(set_->has_bf16 ? backend::cpu::Operand::kBf16 : backend::cpu::Operand::kF32);
+    best_read_ = std::max(best_read_, read);
+    best_multiply_add_ = std::max(best_multiply_add_, multiply);
+    return read >= kQuiet * best_read_ && multiply >= kQuiet * best_multiply_add_;
+  }
+  double read() const { return best_read_; }
+  double multiply_add() const { return best_multiply_add_; }
+  std::string text() const {
+    return fmt::format("best read of {:.0f} MB {:.1f} GB/s, best {} multiply-add {:.0f} GFLOP/s",
+                       static_cast<double>(bytes_) / 1e6, best_read_ / 1e9, set_->has_bf16 ? "bf16" : "f32",
+                       2 * best_multiply_add_ / 1e9);
+  }
+
+ private:
+  std::unique_ptr<backend::Parallel> parallel_;
+  const backend::cpu::KernelSet* set_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::unique_ptr<MachineProbe> probe_;
+  double best_read_ = 0;
+  double best_multiply_add_ = 0;
+};
+
+Result<std::vector<double>> batch_periods(const Served& served, Limits& limits, int batch, int samples,
+                                          std::size_t& quiet) {
+  std::mt19937 random(static_cast<std::uint32_t>(batch));
+  std::vector<double> counted, all;
+  bool before = limits.look();
+  for (int i = 0; i < samples; ++i) {
+    DI_ASSIGN(const Decoding decoding, decode_together(served, batch, random));
+    const bool after = limits.look();
+    all.push_back(median(decoding.periods));
+    if (before && after) counted.push_back(all.back());
+    before = after;
+  }
+  quiet = counted.size();
+  return counted.empty() ? all : counted;
+}
+
+}  // namespace
+
+Result<std::vector<Row>> run_prefix_ttft(const std::filesystem::path& model_directory,
+                                         const Options& options) {
+  DI_ASSIGN(const Served served,
+            Served::open(
+                model_directory, options,
+                {.context = kLongPrompt + state::kBlockTokens, .blocks = 4 * kPromptBlocks, .snapshots = 8}));
+  std::vector<Row> rows;
+  DI_TRY(ttft_rows(served, Mode::kExact, options, rows));
+  if (served.config.replayable()) DI_TRY(ttft_rows(served, Mode::kReplay, options, rows));
+  return rows;
+}
+
+Result<std::vector<Row>> run_batching(const std::filesystem::path& model_directory, const Options& options) {
+  const int samples = options.samples > 0 ? options.samples : kBatchSamples;
+  constexpr int kMost = *std::max_element(std::begin(kBatches), std::end(kBatches));
+  DI_ASSIGN(const Served served,
+            Served::open(model_directory, options, {.sequences = kMost, .context = 2 * state::kBlockTokens}));
+  const ForwardWork work(*served.graph, served.config.experts_per_token);
+  DI_ASSIGN(const auto limits, Limits::create(options, work.weight_bytes(kMost)));
+  const std::int64_t middle = kShortPrompt + kAnswer / 2;
+  double multiplies = 0;
+  for (const WorkRows each : {WorkRows::kTokens, WorkRows::kDecoder, WorkRows::kLogits})
+    multiplies += work.matrices(each) + work.attention(each, middle);
+
+  struct Measured {
+    int batch = 0;
+    std::vector<double> periods;
+    std::size_t quiet = 0;
+  };
+  std::vector<Measured> measured;
+  for (const int batch : kBatches) {
+    Measured one{batch, {}, 0};
+    DI_ASSIGN(one.periods, batch_periods(served, *limits, batch, samples, one.quiet));
+    measured.push_back(std::move(one));
+    if (options.progress) {
+      options.progress("batching",
+                       static_cast<double>(measured.size()) / static_cast<double>(std::size(kBatches)));
+    }
+  }
+  // Limits come from the best probes of the whole run, so they are taken last.
+  std::vector<Row> rows;
+  for (const Measured& one : measured) {
+    const double read_seconds = work.weight_bytes(one.batch) / limits->read();
+    const double multiply_seconds = one.batch * multiplies / limits->multiply_add();
+    const double period = median(one.periods);
+    rows.push_back(
+        {fmt::format("batching {}", one.batch), one.batch / period, "tokens/s",
+         one.batch / std::max(read_seconds, multiply_seconds),
+         fmt::format("{:.2f} ms a step; bound by {}: {:.1f} MB of weights in {:.2f} ms, {:.1f} M "
+                     "multiply-adds a token in {:.2f} ms; prompts of {} and answers of {} tokens, median of "
+                     "{} samples, {} of {} between probes within {:.0f} % of the best; {}; {}",
+                     1e3 * period, read_seconds > multiply_seconds ? "bytes" : "arithmetic",
+                     work.weight_bytes(one.batch) / 1e6, 1e3 * read_seconds, multiplies / 1e6,
+                     1e3 * multiply_seconds, kShortPrompt, kAnswer, one.periods.size(), one.quiet, samples,
+                     100 * (1 - kQuiet), limits->text(), served.machine())});
+  }
+  return rows;
+}
+
+Result<std::vector<Row>> run_host_time(const std::filesystem::path& model_directory, const Options& options) {
+  const int samples = options.samples > 0 ? options.samples : kTtftSamples;
+  DI_ASSIGN(const Served served,
+            Served::open(model_directory, options,
+                         {.sequences = kHostSequences, .context = 2 * state::kBlockTokens, .snapshots = 16}));
+  std::mt19937 random(5);
+  Decoding all;
+  for (int i = 0; i < samples; ++i) {
+    DI_ASSIGN(const Decoding decoding, decode_together(served, kHostSequences, random));
+    all.periods.insert(all.periods.end(), decoding.periods.begin(), decoding.periods.end());
+    all.waits.insert(all.waits.end(), decoding.waits.begin(), decoding.waits.end());
+    if (options.progress) options.progress("host-time", static_cast<double>(i + 1) / samples);
+  }
+  const double mean =
+      std::accumulate(all.waits.begin(), all.waits.end(), 0.0) / static_cast<double>(all.waits.size());
+  return std::vector<Row>{
+      {"host-time", 100 * median(all.waits), "% of step", kLimitHostPercent,
+       fmt::format(
+           "{} decoding sequences, {:.3f} ms from step to step, medians of {} steps (mean wait {:.2f} %), "
+           "sampling counts as part of the step, prefix cache on; {}",
+           kHostSequences, 1e3 * median(all.periods), all.periods.size(), 100 * mean, served.machine())}};
+}
+
+}  // namespace deepinfer::bench

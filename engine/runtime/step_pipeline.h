@@ -1,0 +1,78 @@
+// The device's thread: runs laid-out steps in order, each as soon as the one before has ended. Sampled ids go from step to
+// step here; whoever laid the steps out gets the results while the next one runs.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/prefix_cache.h"
+#include "runtime/engine.h"
+#include "runtime/sampler.h"
+#include "runtime/step.h"
+
+namespace deepinfer::runtime {
+
+class StepPipeline {
+ public:
+  struct Part {
+    // Samples from the logits of the part's last position and accepts the id; null: nothing to sample. Touched by nobody
+    // else while a step that has it is in flight.
+    Sampler* sampler = nullptr;
+    std::int64_t position = 0;  // of the id to be sampled
+    int input_from =
+        -1;  // the part of the step before that samples this one's last input id; -1: all are known
+    cache::SnapshotId state = cache::kNoSnapshot;  // to be captured when the step has run
+    const std::byte* private_state = nullptr;      // for that
+    // Results.
+    std::optional<Token> token;
+    std::optional<Error> error;
+  };
+  struct Step {
+    explicit Step(const CoreInfo& info) : layout(info) {}
+    StepLayout layout;
+    std::vector<Part> parts;
+    // Set before it is submitted: it is not run. Afterwards: it did not run to its end, and the state of its sequences is
+    // undefined.
+    std::optional<Error> error;
+    std::int64_t time_ns = 0;  // that it took
+    std::int64_t gap_ns = 0;   // between the end of the step before and its start; 0 for the first
+  };
+
+  // `on_done` is called on the device's thread after each step. `prefixes` may be null.
+  StepPipeline(backend::Executable& executable, const cache::PrefixCache* prefixes,
+               std::function<void()> on_done);
+  ~StepPipeline();  // waits for what was submitted
+  StepPipeline(const StepPipeline&) = delete;
+  StepPipeline& operator=(const StepPipeline&) = delete;
+
+  // The step stays where it is and is not touched until take_done() or wait_done() returns it.
+  void submit(Step& step);
+  Step* take_done();  // the oldest that has ended; null: none has
+  Step& wait_done();  // the same, waiting for it; one must be in flight
+
+ private:
+  void run();
+  void run_step(Step& step);
+  void sample(Step& step);
+
+  backend::Executable& executable_;
+  const cache::PrefixCache* prefixes_;
+  std::function<void()> on_done_;
+  SamplerScratch scratch_;
+  std::vector<std::int32_t> produced_;  // by the last step, one id a part
+  std::optional<std::int64_t> last_end_ns_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Step*> queue_, done_;  // guarded by mutex_
+  bool stopping_ = false;           // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace deepinfer::runtime

@@ -1,0 +1,233 @@
+#include "serve/answer.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <optional>
+
+#include "base/check.h"
+#include "base/digest.h"
+#include "dialects/error_body.h"
+
+namespace deepinfer::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using dialects::SseFrame;
+
+double seconds_since(Clock::time_point moment) {
+  return std::chrono::duration<double>(Clock::now() - moment).count();
+}
+
+std::string_view finish_word(text::FinishReason reason) {
+  switch (reason) {
+    case text::FinishReason::kLength: return "length";
+    case text::FinishReason::kAborted: return "abort";
+    default: return "stop";
+  }
+}
+
+class Answer final : public PendingAnswer {
+ public:
+  Answer(AnswerOptions options, std::vector<service::Turn> turns)
+      : options_(std::move(options)), started_(Clock::now()) {
+    for (std::size_t i = 0; i < turns.size(); ++i) {
+      Choice& choice = choices_.emplace_back(std::move(turns[i]));
+      choice.writer = dialects::make_answer_writer(options_.request, identity(i), options_.profile);
+      prompt_tokens_ = choice.turn.prompt_tokens();
+    }
+  }
+  ~Answer() override { end("cancelled"); }
+
+  bool advance(std::string& out) override {
+    if (ended_) return false;
+    if (!begun_) begin(out);
+    for (Choice& choice : choices_)
+      if (!choice.result) advance_choice(choice, out);
+    const bool over = failed_ || std::all_of(choices_.begin(), choices_.end(),
+                                             [](const Choice& choice) { return choice.result.has_value(); });
+    if (!over) return true;
+    if (!options_.request.stream) out = body();
+    end(failed_ ? "error" : finish_);
+    return false;
+  }
+
+  void on_progress(std::function<void()> called) override {
+    for (Choice& choice : choices_)
+      choice.turn.on_progress(called);
+  }
+  void cancel() override {
+    for (Choice& choice : choices_)
+      choice.turn.cancel();
+  }
+  std::string_view keep_alive() const override {
+    return options_.request.stream ? dialects::sse_keep_alive() : std::string_view();
+  }
+  int status() const override { return failed_ ? failed_->status : 200; }
+
+ private:
+  struct Choice {
+    explicit Choice(service::Turn started) : turn(std::move(started)) {}
+    service::Turn turn;
+    std::unique_ptr<dialects::AnswerWriter> writer;
+    std::optional<service::TurnResult> result;
+  };
+
+  dialects::AnswerIdentity identity(std::size_t choice) {
+    dialects::AnswerIdentity identity;
+    identity.id = options_.id;
+    identity.model = options_.request.model;
+    identity.system_fingerprint = options_.system_fingerprint;
+    identity.created = std::time(nullptr);
+    identity.choice = choice;
+    const bool messages = options_.request.dialect == dialects::Dialect::kMessages;
+    identity.call_id = [messages](std::size_t) { return (messages ? "toolu_" : "call_") + random_id(); };
+    return identity;
+  }
+
+  void begin(std::string& out) {
+    begun_ = true;
+    dialects::TokenUsage usage;
+    usage.prompt = static_cast<std::uint64_t>(prompt_tokens_);
+    frames_.clear();
+    for (Choice& choice : choices_)
+      choice.writer->begin(usage, frames_);
+    send(out);
+  }
+
+  void advance_choice(Choice& choice, std::string& out) {
+    events_.clear();
+    const bool more = choice.turn.advance(events_, 0);
+    note_progress();
+    frames_.clear();
+    if (!events_.empty()) choice.writer->push(events_, frames_);
+    if (!more) finish(choice);
+    send(out);
+  }
+
+  void note_progress() {
+    if (events_.empty()) return;
+    if (!first_) {
+      options_.metrics->time_to_first_token.observe(seconds_since(started_));
+    } else {
+      options_.metrics->inter_token_latency.observe(seconds_since(*first_));
+    }
+    first_ = Clock::now();
+  }
+
+  void finish(Choice& choice) {
+    auto result = choice.turn.result();
+    if (!result) {
+      failed_ = request_error(result.error());
+      choice.writer->fail(*failed_, frames_);
+      return;
+    }
+    choice.result = std::move(*result);
+    cached_tokens_ = std::max(cached_tokens_, choice.result->usage.cached_tokens);
+    completion_tokens_ += choice.result->usage.completion_tokens;
+    reasoning_tokens_ += choice.result->usage.reasoning_tokens;
+    finish_ = finish_word(choice.result->output.outcome.finish);
+    ++finished_;
+    const bool last = finished_ == choices_.size();
+    // The usage of several answers is their sum, said once, behind the last; so is the mark of the end.
+    const std::size_t before = frames_.size();
+    choice.writer->finish(choice.result->output.outcome, usage(), std::time(nullptr), frames_);
+    if (!last && options_.request.dialect == dialects::Dialect::kChat) {
+      const std::size_t ending = 1 + (options_.request.include_usage ? 1 : 0);
+      DI_CHECK(frames_.size() >= before + ending);
+      frames_.resize(frames_.size() - ending);
+    }
+  }
+
+  dialects::TokenUsage usage() const {
+    dialects::TokenUsage usage;
+    usage.prompt = static_cast<std::uint64_t>(prompt_tokens_);
+    usage.cached = static_cast<std::uint64_t>(cached_tokens_);
+    usage.completion = static_cast<std::uint64_t>(completion_tokens_);
+    usage.reasoning = static_cast<std::uint64_t>(reasoning_tokens_);
+    return usage;
+  }
+
+  void send(std::string& out) const {
+    if (!options_.request.stream) return;
+    for (const SseFrame& frame : frames_)
+      out += dialects::sse_text(frame);
+  }
+
+  std::string body() const {
+    if (failed_)
+      return dialects::error_body(*failed_, options_.request.dialect, options_.profile, options_.id);
+    // The one that finished last knows the usage of all.
+    text::JsonValue whole = choices_.front().writer->body();
+    if (choices_.size() == 1) return text::write_json(whole);
+    text::JsonValue list = text::JsonValue::array();
+    for (const Choice& choice : choices_) {
+      const text::JsonValue one = choice.writer->body();
+      list.push(one.find("choices")->items().front());
+      const text::JsonValue* usage = one.find("usage");
+      if (usage->find("completion_tokens")->text() == std::to_string(completion_tokens_))
+        whole.set("usage", *usage);
+    }
+    whole.set("choices", std::move(list));
+    return text::write_json(whole);
+  }
+
+  void end(std::string_view finish) {
+    if (std::exchange(ended_, true)) return;
+    ServingMetrics& metrics = *options_.metrics;
+    metrics.prompt_tokens.add(static_cast<std::uint64_t>(prompt_tokens_));
+    metrics.generation_tokens.add(static_cast<std::uint64_t>(completion_tokens_));
+    metrics.e2e_latency.observe(seconds_since(started_));
+    metrics.request_prompt_tokens.observe(static_cast<double>(prompt_tokens_));
+    metrics.request_generation_tokens.observe(static_cast<double>(completion_tokens_));
+    metrics.finished(finish == "cancelled" ? "abort" : finish).add();
+    if (options_.on_end)
+      options_.on_end({prompt_tokens_, cached_tokens_, completion_tokens_, std::string(finish)});
+  }
+
+  AnswerOptions options_;
+  Clock::time_point started_;
+  std::optional<Clock::time_point> first_;  // of the newest output
+  std::vector<Choice> choices_;
+  std::vector<text::ParserEvent> events_;
+  std::vector<SseFrame> frames_;
+  std::optional<dialects::RequestError> failed_;
+  std::size_t finished_ = 0;
+  std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0, reasoning_tokens_ = 0;
+  std::string finish_ = "stop";
+  bool begun_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<PendingAnswer> make_answer(AnswerOptions options, std::vector<service::Turn> turns) {
+  return std::make_unique<Answer>(std::move(options), std::move(turns));
+}
+
+dialects::RequestError request_error(const Error& error) {
+  switch (error.kind) {
+    case ErrorKind::kInvalidArgument:
+    case ErrorKind::kUnsupported: return dialects::server_error(400, error.message());
+    case ErrorKind::kOutOfMemory: {
+      dialects::RequestError longer = dialects::server_error(400, error.message());
+      longer.code = "context_length_exceeded";
+      return longer;
+    }
+    case ErrorKind::kOverloaded: return dialects::server_error(429, error.message());
+    case ErrorKind::kCancelled: return dialects::server_error(503, error.message());
+    default: return dialects::server_error(500, error.message());
+  }
+}
+
+std::string random_id() {
+  std::array<std::uint8_t, 16> bytes{};
+  DI_CHECK_MSG(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1,
+               "no randomness from the system");
+  return hex_text(bytes);
+}
+
+}  // namespace deepinfer::serve

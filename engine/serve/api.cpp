@@ -1,0 +1,397 @@
+#include "serve/api.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "dialects/error_body.h"
+#include "dialects/limits.h"
+#include "service/request_turn.h"
+#include "text/detokenizer.h"
+
+namespace deepinfer::serve {
+namespace {
+
+using text::JsonValue;
+
+constexpr std::string_view kAnthropicPrefix = "/anthropic";
+
+HttpReply json_reply(const JsonValue& body, int status = 200) {
+  HttpReply reply;
+  reply.status = status;
+  reply.body = text::write_json(body);
+  return reply;
+}
+
+HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error) {
+  HttpReply reply;
+  reply.status = error.status;
+  reply.body = dialects::error_body(error, dialect_of(request.path), text::Profile::kOurs, request.id);
+  if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  return reply;
+}
+
+// Tools that the model may or may not call need nothing to hold it to.
+bool needs_grammar(const dialects::Request& request) {
+  if (!request.constraint) return false;
+  if (request.constraint->kind != dialects::OutputConstraint::Kind::kToolCall) return true;
+  const auto& tools = request.conversation.tools;
+  return std::any_of(tools.begin(), tools.end(),
+                     [](const text::ToolDefinition& tool) { return tool.strict.value_or(false); });
+}
+
+std::string id_of(dialects::Dialect dialect) {
+  switch (dialect) {
+    case dialects::Dialect::kChat: return "chatcmpl-" + random_id();
+    case dialects::Dialect::kResponses: return "resp_" + random_id();
+    case dialects::Dialect::kMessages: return "msg_" + random_id();
+  }
+  return random_id();
+}
+
+}  // namespace
+
+dialects::Dialect dialect_of(std::string_view path) {
+  if (path.starts_with(kAnthropicPrefix) || path.starts_with("/v1/messages"))
+    return dialects::Dialect::kMessages;
+  if (path.starts_with("/v1/responses")) return dialects::Dialect::kResponses;
+  return dialects::Dialect::kChat;
+}
+
+const Api::Route Api::kRoutes[] = {
+    {"GET", "/health", &Api::health, true},
+    {"GET", "/ping", &Api::health, true},
+    {"GET", "/ready", &Api::ready, true},
+    {"GET", "/metrics", &Api::metrics_page, true},
+    {"GET", "/version", &Api::version, true},
+    {"GET", "/", &Api::root, true},
+    {"GET", "/v1/models", &Api::models, false},
+    {"GET", "/models", &Api::models, false},
+    {"GET", "/v1/models/*", &Api::model, false},
+    {"POST", "/tokenize", &Api::tokenize, false},
+    {"POST", "/detokenize", &Api::detokenize, false},
+    {"POST", "/v1/chat/completions", &Api::chat, false},
+    {"POST", "/v1/responses", &Api::responses, false},
+    {"POST", "/v1/responses/input_tokens", &Api::count_response_tokens, false},
+    {"POST", "/v1/messages", &Api::messages, false},
+    {"POST", "/v1/messages/count_tokens", &Api::count_message_tokens, false},
+    {"POST", "/anthropic/v1/messages", &Api::messages, false},
+    {"POST", "/anthropic/v1/messages/count_tokens", &Api::count_message_tokens, false},
+};
+
+Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
+    : options_(std::move(options)), keys_(keys), metrics_(metrics) {}
+
+void Api::serve(service::Service& service) {
+  metrics_.follow(service);
+  service_.store(&service);
+  apply_keys();
+}
+
+void Api::apply_keys() {
+  service::Service* const service = service_.load();
+  if (service == nullptr) return;
+  for (const KeyOwner& owner : keys_.owners()) {
+    const auto set = service->engine().set_weight(owner.tenant, owner.weight);
+    if (!set) log_error("a key's weight has no effect: " + set.error().message());
+  }
+}
+
+const Api::Route* Api::find_route(const HttpRequest& request, bool& known) {
+  // HEAD is answered as GET; the session leaves the body out.
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  known = false;
+  for (const Route& route : kRoutes) {
+    const std::string_view path = route.path;
+    const bool matches = path.ends_with('*') ? request.path.starts_with(path.substr(0, path.size() - 1)) &&
+                                                   request.path.size() >= path.size()
+                                             : request.path == path;
+    if (!matches) continue;
+    known = true;
+    if (method == route.method) return &route;
+  }
+  return nullptr;
+}
+
+HttpReply Api::error_reply(const HttpRequest& request, int status, const std::string& message) {
+  return refusal(request, dialects::server_error(status, message));
+}
+
+HttpReply Api::handle(const HttpRequest& request) {
+  bool known = false;
+  const Route* const route = find_route(request, known);
+  if (route == nullptr) {
+    HttpReply reply = known ? error_reply(request, 405, request.method + " is not for " + request.path)
+                            : error_reply(request, 404, "there is no " + request.path);
+    metrics_.http_requests("none", reply.status).add();
+    return reply;
+  }
+  KeyOwner owner;
+  owner.priority = sched::kDefaultPriority;
+  if (!route->open && keys_.required()) {
+    const std::string_view key = key_of(request.header("authorization"), request.header("x-api-key"));
+    const auto found = keys_.find(key);
+    if (!found) {
+      metrics_.http_requests(route->path, 401).add();
+      HttpReply reply = error_reply(
+          request, 401, key.empty() ? "the request brings no API key" : "the API key is not known");
+      reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+      return reply;
+    }
+    owner = *found;
+  }
+  HttpReply reply = (this->*route->handler)(request, owner);
+  metrics_.http_requests(route->path, reply.status).add();
+  return reply;
+}
+
+HttpReply Api::health(const HttpRequest&, const KeyOwner&) {
+  return json_reply(JsonValue::object({{"status", "ok"}}));
+}
+
+HttpReply Api::ready(const HttpRequest& request, const KeyOwner&) {
+  if (ready_service() == nullptr) return not_ready(request);
+  return json_reply(JsonValue::object({{"status", "ready"}}));
+}
+
+HttpReply Api::not_ready(const HttpRequest& request) const {
+  return error_reply(request, 503, draining() ? "the server is shutting down" : "the model is still loading");
+}
+
+HttpReply Api::metrics_page(const HttpRequest&, const KeyOwner&) {
+  HttpReply reply;
+  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  reply.body = metrics_.text();
+  return reply;
+}
+
+HttpReply Api::version(const HttpRequest&, const KeyOwner&) {
+  JsonValue body = JsonValue::object({{"version", options_.version}});
+  if (const service::Service* service = service_.load()) {
+    const runtime::CoreInfo& info = service->engine().info();
+    body.set("model", info.model);
+    body.set("fingerprint", info.fingerprint);
+    body.set("precision", info.precision);
+    body.set("backend", info.backend.backend);
+    body.set("kernel_set", info.backend.kernel_set);
+  }
+  return json_reply(body);
+}
+
+HttpReply Api::root(const HttpRequest&, const KeyOwner&) {
+  return json_reply(JsonValue::object({{"service", "deepinfer"}, {"version", options_.version}}));
+}
+
+JsonValue Api::model_object(const std::string& name) const {
+  const service::Service* const service = service_.load();
+  const std::int64_t length = service == nullptr ? 0 : service->engine().info().max_model_len;
+  return JsonValue::object({{"id", name},
+                            {"object", "model"},
+                            {"created", static_cast<std::int64_t>(created_)},
+                            {"owned_by", "deepinfer"},
+                            {"root", name},
+                            {"parent", nullptr},
+                            {"max_model_len", length},
+                            {"permission", JsonValue::array()}});
+}
+
+HttpReply Api::models(const HttpRequest& request, const KeyOwner&) {
+  std::vector<std::string> names = {options_.model_name};
+  names.insert(names.end(), options_.aliases.begin(), options_.aliases.end());
+  JsonValue list = JsonValue::array();
+  if (!request.header("anthropic-version").empty()) {
+    for (const std::string& name : names) {
+      list.push(JsonValue::object({{"type", "model"},
+                                   {"id", name},
+                                   {"display_name", name},
+                                   {"created_at", fmt::format("{:%FT%TZ}", fmt::gmtime(created_))}}));
+    }
+    return json_reply(JsonValue::object({{"data", std::move(list)},
+                                         {"has_more", false},
+                                         {"first_id", names.front()},
+                                         {"last_id", names.back()}}));
+  }
+  for (const std::string& name : names)
+    list.push(model_object(name));
+  return json_reply(JsonValue::object({{"object", "list"}, {"data", std::move(list)}}));
+}
+
+HttpReply Api::model(const HttpRequest& request, const KeyOwner&) {
+  const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+  const bool known =
+      name == options_.model_name ||
+      std::find(options_.aliases.begin(), options_.aliases.end(), name) != options_.aliases.end();
+  if (!known) return error_reply(request, 404, "there is no model \"" + name + "\"");
+  return json_reply(model_object(name));
+}
+
+dialects::RequestContext Api::context() const {
+  dialects::RequestContext context;
+  const text::ModelVersion version = service_.load()->version();
+  context.models.push_back({options_.model_name, version});
+  for (const std::string& alias : options_.aliases)
+    context.models.push_back({alias, version});
+  context.any_model = !options_.strict_model_names;
+  return context;
+}
+
+// A limit on requests of one key's tenant at a time.
+bool Api::enter(const KeyOwner& owner) {
+  if (owner.max_waiting == 0) return true;
+  const std::lock_guard lock(mutex_);
+  int& count = under_way_[owner.tenant];
+  if (count >= owner.max_waiting) return false;
+  ++count;
+  return true;
+}
+
+void Api::leave(const KeyOwner& owner) {
+  if (owner.max_waiting == 0) return;
+  const std::lock_guard lock(mutex_);
+  --under_way_[owner.tenant];
+}
+
+HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner) {
+  service::Service* const service = ready_service();
+  if (service == nullptr) return not_ready(http);
+  auto parsed = dialects::parse_request(dialect, http.body, context());
+  if (!parsed.ok()) return refusal(http, parsed.error());
+  if (needs_grammar(*parsed)) {
+    return refusal(http,
+                   dialects::server_error(
+                       400,
+                       "an answer held to a schema, an expression or a tool (response_format, strict or "
+                       "required tools) is not available yet"));
+  }
+  service::TurnRequest wanted = service::turn_request(*parsed);
+  wanted.tenant = owner.tenant;
+  wanted.priority = owner.priority;
+  auto encoded = service->encode(wanted);
+  if (!encoded) return refusal(http, request_error(encoded.error()));
+
+  dialects::TokenLimits limits;
+  limits.thinking = parsed->conversation.thinking;
+  limits.effort = parsed->conversation.effort;
+  limits.max_tokens = parsed->sampling.max_tokens;
+  limits.prompt_tokens = encoded->prompt.size();
+  limits.context_limit = static_cast<std::uint64_t>(service->engine().info().max_model_len);
+  const auto most = dialects::resolve_max_tokens(limits, text::Profile::kOurs);
+  if (!most.ok()) return refusal(http, most.error());
+  wanted.max_tokens = static_cast<std::int64_t>(*most);
+
+  if (!enter(owner)) {
+    return error_reply(
+        http, 429,
+        fmt::format("{} requests of this key are under way, which is its limit", owner.max_waiting));
+  }
+  std::vector<service::Turn> turns;
+  for (std::uint32_t choice = 0; choice < parsed->sampling.choices; ++choice) {
+    service::TurnRequest one = wanted;
+    if (one.sampling.seed) *one.sampling.seed += choice;
+    auto turn = service->start(one, *encoded);
+    if (!turn) {
+      leave(owner);
+      return refusal(http, request_error(turn.error()));
+    }
+    turns.push_back(std::move(*turn));
+  }
+  HttpReply reply;
+  reply.stream = parsed->stream;
+  AnswerOptions options;
+  options.id = id_of(dialect);
+  options.system_fingerprint = "fp_" + service->engine().info().fingerprint.substr(0, 16);
+  options.metrics = &metrics_;
+  options.on_end = [this, owner](const AnswerSummary&) { leave(owner); };
+  options.request = std::move(*parsed);
+  reply.answer = make_answer(std::move(options), std::move(turns));
+  return reply;
+}
+
+HttpReply Api::chat(const HttpRequest& request, const KeyOwner& owner) {
+  return generate(dialects::Dialect::kChat, request, owner);
+}
+HttpReply Api::responses(const HttpRequest& request, const KeyOwner& owner) {
+  return generate(dialects::Dialect::kResponses, request, owner);
+}
+HttpReply Api::messages(const HttpRequest& request, const KeyOwner& owner) {
+  return generate(dialects::Dialect::kMessages, request, owner);
+}
+
+HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, const char* member) {
+  const service::Service* const service = ready_service();
+  if (service == nullptr) return not_ready(http);
+  auto parsed = dialects::parse_request(dialect, http.body, context());
+  if (!parsed.ok()) return refusal(http, parsed.error());
+  const auto encoded = service->encode(service::turn_request(*parsed));
+  if (!encoded) return refusal(http, request_error(encoded.error()));
+  JsonValue body = JsonValue::object({{member, encoded->prompt.size()}});
+  if (dialect == dialects::Dialect::kResponses) body.set("object", "response.input_tokens");
+  return json_reply(body);
+}
+
+HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner&) {
+  // The count needs no limit on the answer, which the reader of whole requests asks for.
+  auto body = text::read_json(request.body);
+  HttpRequest with_limit = request;
+  if (body && body->is_object() && body->find("max_tokens") == nullptr) {
+    body->set("max_tokens", 1);
+    with_limit.body = text::write_json(*body);
+  }
+  return count_tokens(dialects::Dialect::kMessages, with_limit, "input_tokens");
+}
+HttpReply Api::count_response_tokens(const HttpRequest& request, const KeyOwner&) {
+  return count_tokens(dialects::Dialect::kResponses, request, "input_tokens");
+}
+
+HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner&) {
+  service::Service* const service = ready_service();
+  if (service == nullptr) return not_ready(request);
+  auto body = text::read_json(request.body);
+  if (!body) return error_reply(request, 400, body.error().message());
+  std::vector<std::int32_t> ids;
+  if (const JsonValue* prompt = body->find("prompt"); prompt != nullptr && prompt->is_string()) {
+    const auto encoded = service->tokenizer().encode(prompt->text());
+    ids.assign(encoded.begin(), encoded.end());
+  } else if (body->find("messages") != nullptr) {
+    if (body->find("model") == nullptr) body->set("model", options_.model_name);
+    auto parsed = dialects::chat::parse_request(text::write_json(*body), context());
+    if (!parsed.ok()) return refusal(request, parsed.error());
+    const auto encoded = service->encode(service::turn_request(*parsed));
+    if (!encoded) return refusal(request, request_error(encoded.error()));
+    ids = encoded->prompt;
+  } else {
+    return error_reply(request, 400, "tokenize takes \"prompt\" (a string) or \"messages\" (a list)");
+  }
+  JsonValue list = JsonValue::array();
+  for (const std::int32_t id : ids)
+    list.push(id);
+  return json_reply(JsonValue::object({{"count", ids.size()},
+                                       {"max_model_len", service->engine().info().max_model_len},
+                                       {"tokens", std::move(list)}}));
+}
+
+HttpReply Api::detokenize(const HttpRequest& request, const KeyOwner&) {
+  const service::Service* const service = ready_service();
+  if (service == nullptr) return not_ready(request);
+  auto body = text::read_json(request.body);
+  if (!body) return error_reply(request, 400, body.error().message());
+  const JsonValue* const tokens = body->find("tokens");
+  if (tokens == nullptr || !tokens->is_array())
+    return error_reply(request, 400, "detokenize takes \"tokens\", a list of ids");
+  std::vector<text::TokenId> ids;
+  for (const JsonValue& token : tokens->items()) {
+    const double value = token.is_integer() ? token.as_double() : -1;
+    if (value < 0 || value >= static_cast<double>(service->tokenizer().vocabulary_size())) {
+      return error_reply(request, 400,
+                         fmt::format("\"tokens\" holds {}, ids are 0 to {}", text::write_json(token),
+                                     service->tokenizer().vocabulary_size() - 1));
+    }
+    ids.push_back(static_cast<text::TokenId>(value));
+  }
+  return json_reply(JsonValue::object({{"prompt", text::decode(service->tokenizer(), ids)}}));
+}
+
+}  // namespace deepinfer::serve

@@ -1,0 +1,98 @@
+// What the server answers: paths to handlers. No sockets; any thread. interfaces.md section 4, recipe.md sections 7 to 9.
+#pragma once
+
+#include <atomic>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dialects/request.h"
+#include "serve/answer.h"
+#include "serve/http.h"
+#include "serve/keys.h"
+#include "serve/metrics.h"
+#include "service/turn.h"
+
+namespace deepinfer::serve {
+
+struct ApiOptions {
+  std::string model_name = "deepinfer";  // what clients name; any name is taken unless strict_model_names
+  std::vector<std::string> aliases;
+  bool strict_model_names = false;
+  std::string version;  // of the program
+};
+
+class Api {
+ public:
+  // `keys` and `metrics` outlive the object.
+  Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics);
+
+  // The model is loaded: it is ready. The service outlives every answer.
+  void serve(service::Service& service);
+  // The keys have changed: what they say about tenants holds from now on.
+  void apply_keys();
+  void note_slow_reader() { metrics_.slow_readers.add(); }
+  // No new work from now on: /ready says 503, and so does everything that would start a turn.
+  void drain() { draining_.store(true); }
+  bool draining() const { return draining_.load(); }
+
+  // May take as long as reading and encoding the request takes.
+  HttpReply handle(const HttpRequest& request);
+  // In the shape of the path's dialect: for what goes wrong before a handler sees a request.
+  static HttpReply error_reply(const HttpRequest& request, int status, const std::string& message);
+
+ private:
+  using Handler = HttpReply (Api::*)(const HttpRequest&, const KeyOwner&);
+  struct Route {
+    const char* method;
+    const char* path;
+    Handler handler;
+    bool open;  // needs no key
+  };
+  static const Route kRoutes[];
+
+  // nullptr: no such path, or (`known`) not with this method.
+  static const Route* find_route(const HttpRequest& request, bool& known);
+
+  HttpReply health(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply ready(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply metrics_page(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply version(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply root(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply models(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply model(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply tokenize(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply detokenize(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply chat(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply responses(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply messages(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply count_message_tokens(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply count_response_tokens(const HttpRequest& request, const KeyOwner& owner);
+
+  HttpReply generate(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner);
+  // The prompt's length, or the error reply.
+  HttpReply count_tokens(dialects::Dialect dialect, const HttpRequest& http, const char* member);
+  dialects::RequestContext context() const;
+  text::JsonValue model_object(const std::string& name) const;
+  // nullptr while the model loads, and once it drains.
+  service::Service* ready_service() const { return draining() ? nullptr : service_.load(); }
+  HttpReply not_ready(const HttpRequest& request) const;
+  bool enter(const KeyOwner& owner);
+  void leave(const KeyOwner& owner);
+
+  ApiOptions options_;
+  const ApiKeys& keys_;
+  ServingMetrics& metrics_;
+  const std::time_t created_ = std::time(nullptr);
+  std::atomic<service::Service*> service_ = nullptr;
+  std::atomic<bool> draining_ = false;
+  std::mutex mutex_;
+  std::map<std::string, int> under_way_;  // requests, by tenant
+};
+
+// The dialect whose clients call a path.
+dialects::Dialect dialect_of(std::string_view path);
+
+}  // namespace deepinfer::serve

@@ -1,0 +1,238 @@
+"""The server under the openai and anthropic packages, and under request bodies as coding agents send them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import anthropic
+import openai
+
+PROGRAM, MODEL = sys.argv[1:3]
+KEYS = ("key-for-tests", "key-of-another-tenant")
+WHO = "Who are you?"
+WEATHER = "How is the weather in Berlin today?"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+RESULT = json.dumps({"city": "Berlin", "condition": "sunny", "temperature": 25})
+
+
+class Server:
+    """One server for all tests, on a free port."""
+
+    def __init__(self):
+        self.keys = tempfile.NamedTemporaryFile("w", suffix=".keys")
+        self.keys.write(f"{KEYS[0]} tenant=tests\n{KEYS[1]} tenant=other max_waiting=1\n")
+        self.keys.flush()
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", "--model", MODEL, "--port", "0", "--api-key-file", self.keys.name,
+             "--served-model-name", "demo", "--max-model-len", "8192", "--strict-model-names"],
+            stderr=subprocess.PIPE, text=True)
+        line = self.process.stderr.readline()
+        self.url = line.split()[3].rstrip(",")
+        while self.get("/ready")[0] != 200:
+            if self.process.poll() is not None:
+                raise RuntimeError(self.process.stderr.read())
+            time.sleep(0.05)
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(self.url + path) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name):
+        return sum(float(line.split()[-1]) for line in self.get("/metrics")[1].splitlines()
+                   if line.startswith(name + "{"))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=60)
+        self.process.stderr.close()
+        self.keys.close()
+        return code
+
+
+SERVER = Server()
+
+
+class OpenAi(unittest.TestCase):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=SERVER.url + "/v1", api_key=KEYS[0], max_retries=0)
+
+    def tearDown(self):
+        self.client.close()
+
+    def chat(self, content=WHO, **options):
+        return self.client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": content}], temperature=0, **options)
+
+    def test_models(self):
+        self.assertEqual([model.id for model in self.client.models.list()], ["demo"])
+        self.assertEqual(self.client.models.retrieve("demo").id, "demo")
+
+    def test_whole_and_streamed_are_the_same(self):
+        whole = self.chat()
+        self.assertIn("demo model", whole.choices[0].message.content)
+        self.assertEqual(whole.choices[0].finish_reason, "stop")
+        text, usage = "", None
+        for chunk in self.chat(stream=True, stream_options={"include_usage": True}):
+            if chunk.choices:
+                text += chunk.choices[0].delta.content or ""
+            usage = chunk.usage or usage
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(usage.total_tokens, whole.usage.total_tokens)
+        with self.client.chat.completions.stream(
+                model="demo", messages=[{"role": "user", "content": WHO}], temperature=0) as stream:
+            for _ in stream:
+                pass
+            self.assertEqual(stream.get_final_completion().choices[0].message.content, text)
+
+    def test_limits_stops_seeds_and_choices(self):
+        short = self.chat(max_completion_tokens=3)
+        self.assertEqual(short.choices[0].finish_reason, "length")
+        self.assertEqual(short.usage.completion_tokens, 3)
+        stopped = self.chat(stop=["language"])
+        self.assertNotIn("language", stopped.choices[0].message.content)
+        self.assertEqual(stopped.choices[0].finish_reason, "stop")
+        several = self.chat(n=2, max_tokens=4)
+        self.assertEqual([choice.index for choice in several.choices], [0, 1])
+        draws = [self.client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": WHO}], temperature=1.5, seed=7,
+            max_tokens=12).choices[0].message.content for _ in range(2)]
+        self.assertEqual(draws[0], draws[1])
+
+    def test_tool_loop(self):
+        tools = [{"type": "function", "function": {
+            "name": "get_weather", "description": "Get the weather of a city", "parameters": CITY}}]
+        messages = [{"role": "user", "content": WEATHER}]
+        calls = {}
+        for chunk in self.client.chat.completions.create(
+                model="demo", messages=messages, tools=tools, temperature=0, stream=True):
+            for call in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
+                entry = calls.setdefault(call.index, {"id": "", "name": "", "arguments": ""})
+                entry["id"] = call.id or entry["id"]
+                entry["name"] = call.function.name or entry["name"]
+                entry["arguments"] += call.function.arguments or ""
+        self.assertEqual(len(calls), 1)
+        call = calls[0]
+        self.assertEqual(json.loads(call["arguments"]), {"city": "Berlin"})
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": call["id"], "type": "function",
+                 "function": {"name": call["name"], "arguments": call["arguments"]}}]},
+            {"role": "tool", "tool_call_id": call["id"], "content": RESULT}]
+        answer = self.client.chat.completions.create(
+            model="demo", messages=messages, tools=tools, temperature=0)
+        self.assertIn("25", answer.choices[0].message.content)
+
+    def test_responses(self):
+        whole = self.client.responses.create(model="demo", input=WHO, temperature=0, store=False)
+        self.assertIn("demo model", whole.output_text)
+        self.assertEqual(whole.status, "completed")
+        with self.client.responses.stream(model="demo", input=WHO, temperature=0, store=False) as stream:
+            kinds = [event.type for event in stream]
+            self.assertEqual(stream.get_final_response().output_text, whole.output_text)
+        self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
+
+    def test_errors_have_their_classes(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(
+                model="demo", messages=[{"role": "user", "content": "x"}], temperature=-3)
+        self.assertIn("temperature", caught.exception.message)
+        with self.assertRaises(openai.BadRequestError):
+            self.chat(response_format={"type": "json_object"})
+        with self.assertRaises(openai.NotFoundError):
+            self.client.embeddings.create(model="demo", input="x")
+        with self.assertRaises((openai.NotFoundError, openai.BadRequestError)):
+            self.client.chat.completions.create(model="other", messages=[{"role": "user", "content": "x"}])
+        stranger = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="no-key-of-ours", max_retries=0)
+        with self.assertRaises(openai.AuthenticationError):
+            stranger.models.list()
+        stranger.close()
+
+    def test_a_key_has_its_limit(self):
+        other = openai.OpenAI(base_url=SERVER.url + "/v1", api_key=KEYS[1], max_retries=0)
+        messages = [{"role": "user", "content": WHO}]
+        first = other.chat.completions.create(model="demo", messages=messages, stream=True, max_tokens=2000,
+                                              extra_body={"ignore_eos": True})
+        next(iter(first))
+        with self.assertRaises(openai.RateLimitError) as caught:
+            other.chat.completions.create(model="demo", messages=messages)
+        self.assertIn("retry-after", caught.exception.response.headers)
+        first.close()
+        other.close()
+
+
+class Anthropic(unittest.TestCase):
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=SERVER.url, api_key=KEYS[0], max_retries=0)
+
+    def tearDown(self):
+        self.client.close()
+
+    def test_whole_and_streamed_are_the_same(self):
+        ask = {"model": "demo", "max_tokens": 80, "messages": [{"role": "user", "content": WHO}],
+               "extra_body": {"temperature": 0}}
+        whole = self.client.messages.create(**ask)
+        self.assertIn("demo model", whole.content[-1].text)
+        self.assertEqual(whole.stop_reason, "end_turn")
+        with self.client.messages.stream(**ask) as stream:
+            text = "".join(stream.text_stream)
+            final = stream.get_final_message()
+        self.assertEqual(text, whole.content[-1].text)
+        self.assertEqual(final.usage.output_tokens, whole.usage.output_tokens)
+
+    def test_tool_loop(self):
+        tools = [{"name": "get_weather", "description": "Get the weather of a city", "input_schema": CITY}]
+        messages = [{"role": "user", "content": WEATHER}]
+        first = self.client.messages.create(
+            model="demo", max_tokens=300, messages=messages, tools=tools, extra_body={"temperature": 0})
+        self.assertEqual(first.stop_reason, "tool_use")
+        call = [block for block in first.content if block.type == "tool_use"][0]
+        self.assertEqual(call.input, {"city": "Berlin"})
+        messages += [
+            {"role": "assistant", "content": [block.model_dump() for block in first.content]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT}]}]
+        second = self.client.messages.create(
+            model="demo", max_tokens=300, messages=messages, tools=tools, extra_body={"temperature": 0})
+        self.assertIn("25", second.content[-1].text)
+
+    def test_count_and_models(self):
+        counted = self.client.messages.count_tokens(
+            model="demo", messages=[{"role": "user", "content": WHO}])
+        used = self.client.messages.create(
+            model="demo", max_tokens=1, messages=[{"role": "user", "content": WHO}])
+        self.assertEqual(counted.input_tokens, used.usage.input_tokens)
+        self.assertEqual([model.id for model in self.client.models.list()], ["demo"])
+
+    def test_errors_have_their_classes(self):
+        with self.assertRaises(anthropic.BadRequestError):
+            self.client.messages.create(
+                model="demo", max_tokens=5, messages=[{"role": "nobody", "content": "x"}])
+        stranger = anthropic.Anthropic(base_url=SERVER.url, api_key="no-key-of-ours", max_retries=0)
+        with self.assertRaises(anthropic.AuthenticationError):
+            stranger.messages.create(model="demo", max_tokens=5, messages=[{"role": "user", "content": "x"}])
+        stranger.close()
+
+
+class EverythingEnds(unittest.TestCase):
+    def test_nothing_is_left_behind(self):
+        for _ in range(200):
+            busy = SERVER.metric("vllm:num_requests_running") + SERVER.metric("vllm:num_requests_waiting")
+            if busy == 0 and SERVER.metric("vllm:kv_cache_usage_perc") == 0:
+                return
+            time.sleep(0.05)
+        self.fail("requests or blocks are left: " + SERVER.get("/metrics")[1])
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2).result
+    code = SERVER.stop()
+    sys.exit(0 if result.wasSuccessful() and code == 0 else 1)
