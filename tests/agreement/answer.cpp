@@ -10,7 +10,7 @@
 namespace deepinfer::agreement {
 namespace {
 
-constexpr std::int64_t kPatienceMs = 60'000;
+constexpr std::int64_t kPatienceMs = 300'000;  // a loaded machine is slow, not stuck
 
 }  // namespace
 
@@ -25,7 +25,7 @@ bool Answer::read(runtime::Stream& stream) {
   const auto event = stream.next_within(kPatienceMs);
   if (!event.has_value())
     throw std::runtime_error(
-        fmt::format("request {}: nothing for a minute after {} tokens", stream.id(), tokens.size()));
+        fmt::format("request {}: nothing for five minutes after {} tokens", stream.id(), tokens.size()));
   if (const auto* token = std::get_if<runtime::Token>(&*event)) {
     tokens.push_back(said(*token));
     return true;

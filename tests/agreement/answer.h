@@ -25,7 +25,7 @@ struct Answer {
   std::vector<Said> tokens;
   std::optional<runtime::Finish> finish;
 
-  // The next event, within a minute: an engine that hangs throws std::runtime_error. False at the end.
+  // The next event, within five minutes: an engine that hangs throws std::runtime_error. False at the end.
   bool read(runtime::Stream& stream);
   void read_all(runtime::Stream& stream);
 };

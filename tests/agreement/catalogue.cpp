@@ -96,13 +96,14 @@ Catalogue::Catalogue(Reference& reference, std::uint32_t seed) : families(3) {
 
   const auto text = random_ids(random, 600);
   const std::size_t first_turn = add(0, joined(text, 200, {}));  // greedy
-  for (const int length : {129, 257, 385, 390, 520})
-    add(0, joined(text, length, {}));
+  add(0, joined(text, 129, {}));
   add(0, joined(text, 140, random_ids(random, 20)));  // parts within a block
   add(0, joined(text, 128, random_ids(random, 40)));  // at a border
-  add(0, joined(text, 256, random_ids(random, 9)));
-  add(0, joined(text, 300, random_ids(random, 100)));
-  add(0, joined(text, 384, random_ids(random, 140)));
+  stems = {add(0, joined(text, 257, {})), add(0, joined(text, 256, random_ids(random, 9))),
+           add(0, joined(text, 300, random_ids(random, 100)))};
+  for (const int length : {385, 390, 520})
+    stalks.push_back(add(0, joined(text, length, {})));
+  stalks.push_back(add(0, joined(text, 384, random_ids(random, 140))));
   // The next turn, which goes on from an answer that was computed token by token.
   const auto answer = reference.answer(first_turn, runtime::Mode::kExact, {}, 70);
   std::vector<std::int32_t> next = joined(text, 200, {});

@@ -35,6 +35,9 @@ inline constexpr int kBriefPrompt = 265;
 struct Catalogue {
   Catalogue(Reference& reference, std::uint32_t seed);
   std::vector<Family> families;  // text, images, less than a block
+  // Of the text: those whose blocks serve the others up to 256, and those that go on past 384. Asked in that order in
+  // replay mode, they leave hits of several lineages.
+  std::vector<std::size_t> stems, stalks;
 };
 
 }  // namespace deepinfer::agreement

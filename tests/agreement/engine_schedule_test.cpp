@@ -21,8 +21,11 @@ using runtime::FinishReason;
 using runtime::Mode;
 
 constexpr std::uint32_t kSeedsACatalogue = 2000;
-// Such schedules have prompts of up to four full blocks, so hits of several lineages, and answers that fill blocks.
-constexpr int kOneLongIn = 16;
+constexpr int kOneLongIn = 10;
+
+// kBrief: prompts of up to two full blocks. kLong: of up to four, and answers that fill blocks. kLineages: prompts that
+// each go on from what the one before left, in replay mode.
+enum class Form : std::uint8_t { kBrief, kLong, kLineages };
 
 std::uint32_t setting(const char* name, std::uint32_t absent) {
   const char* text = std::getenv(name);
@@ -73,12 +76,13 @@ class EngineSchedule {
  public:
   EngineSchedule(World& world, std::uint32_t seed, Counts& counts)
       : world_(world), random_(seed), counts_(counts) {
-    long_ = pick(kOneLongIn) == 0;
+    if (pick(kOneLongIn) == 0)
+      form_ = world.reference.info().replay && pick(3) != 0 ? Form::kLineages : Form::kLong;
     Sizes sizes;
     sizes.sequences = 2 + pick(4);
     sizes.step_tokens = std::vector{48, 128, 512}[static_cast<std::size_t>(pick(3))];
     sizes.context = kCatalogueContext;
-    sizes.blocks = long_ ? 6 + pick(9) : 4 + pick(4);
+    sizes.blocks = form_ == Form::kBrief ? 4 + pick(4) : 6 + pick(9);
     runtime::EngineOptions options;
     options.eos_ids = {7, 300};
     options.decoder_tokens = world.decoder_tokens;
@@ -95,9 +99,13 @@ class EngineSchedule {
   }
 
   void run() {
-    const int requests = 4 + pick(long_ ? 5 : 2);
+    const int requests = 4 + pick(form_ == Form::kLong ? 5 : 2);
     for (int i = 0; i < requests; ++i) {
       submit();
+      if (form_ == Form::kLineages && pick(4) != 0) {
+        while (!asked_.back().ended())
+          read_some(asked_.back());
+      }
       for (int reads = pick(4) == 0 ? 30 : pick(4); reads > 0; --reads)
         read_some(*std::next(asked_.begin(), pick(static_cast<int>(asked_.size()))));
     }
@@ -127,22 +135,30 @@ class EngineSchedule {
     counts_.steps += engine_->stats().steps;
   }
 
+  std::size_t next_number() {
+    const auto any = [&](const std::vector<std::size_t>& numbers) {
+      return numbers[static_cast<std::size_t>(pick(static_cast<int>(numbers.size())))];
+    };
+    const Catalogue& catalogue = world_.catalogue;
+    if (form_ == Form::kLineages) return any(asked_.size() == 1 ? catalogue.stems : catalogue.stalks);
+    const auto families = static_cast<int>(catalogue.families.size());
+    const Family& family =
+        catalogue.families[pick(3) == 0 ? static_cast<std::size_t>(pick(families)) : family_];
+    const bool lengthy = form_ == Form::kLong && !family.lengthy.empty() && pick(4) != 0;
+    return any(lengthy ? family.lengthy : family.brief);
+  }
+
   void submit() {
     Asked& one = asked_.emplace_back();
-    const auto& families = world_.catalogue.families;
-    const Family& family =
-        families[pick(4) == 0 ? static_cast<std::size_t>(pick(static_cast<int>(families.size()))) : family_];
-    const bool lengthy = long_ && !family.lengthy.empty() && pick(4) != 0;
-    const auto& numbers = lengthy ? family.lengthy : family.brief;
-    one.number = numbers[static_cast<std::size_t>(pick(static_cast<int>(numbers.size())))];
+    one.number = next_number();
     one.request = world_.reference.request(one.number);
-    const bool replays = world_.reference.info().replay && pick(long_ ? 4 : 2) != 0;
+    const bool replays = world_.reference.info().replay && pick(form_ == Form::kLineages ? 8 : 2) != 0;
     one.mode = replays ? Mode::kReplay : Mode::kExact;
     one.request.mode = one.mode;
-    one.request.tenant = pick(3) == 0 ? "a" : "b";
+    one.request.tenant = form_ != Form::kLineages && pick(3) == 0 ? "a" : "b";
     one.request.priority = pick(sched::kPriorities);
     one.request.max_tokens = 1 + pick(pick(8) == 0 ? 25 : 6);
-    if (long_ && pick(6) == 0) one.request.max_tokens = kMostTokens - pick(40);
+    if (form_ == Form::kLong && pick(6) == 0) one.request.max_tokens = kMostTokens - pick(40);
     one.request.ignore_eos = pick(2) == 0;
     for (int i = pick(3) == 0 ? 25 : 0; i > 0; --i)
       one.request.stop_ids.push_back(pick(500));
@@ -257,7 +273,7 @@ class EngineSchedule {
   Counts& counts_;
   bool shared_ = false;
   std::vector<std::int32_t> eos_ids_;
-  bool long_ = false;
+  Form form_ = Form::kBrief;
   std::size_t family_ = 0;
   std::unique_ptr<runtime::Engine> engine_;
   std::list<Asked> asked_;
@@ -285,10 +301,12 @@ Setting setting_of(std::uint32_t seed) {
 }
 
 void expect_plenty(const Counts& counts) {
-  EXPECT_GT(counts.exact_hits, 200);
-  EXPECT_GT(counts.replay_hits, 200);
+  EXPECT_GT(counts.exact_hits, 100);
+  EXPECT_GT(counts.replay_hits, 100);
   EXPECT_GT(counts.image_hits, 30);
-  EXPECT_GT(counts.preemptions, 500);
+  EXPECT_GT(counts.lineages, 5);
+  EXPECT_GT(counts.apart, 0);
+  EXPECT_GT(counts.preemptions, 200);
   EXPECT_GT(counts.stopped, 100);
   EXPECT_GT(counts.cancelled, 100);
 }
