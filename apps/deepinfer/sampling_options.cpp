@@ -162,7 +162,7 @@ Result<void> apply_request_fields(const nlohmann::json& json, runtime::Request& 
           ErrorKind::kInvalidArgument, "unknown field " + field,
           "known: ids, id, max_tokens, temperature, top_p, top_k, min_p, seed, repetition_penalty, "
           "presence_penalty, frequency_penalty, logit_bias, stop_ids, ignore_eos, logprobs, "
-          "top_logprobs, mode, tenant, priority, deadline_ms");
+          "top_logprobs, mode, tenant, priority, deadline_ms, arrival_ms");
     }
   }
   return {};
