@@ -412,10 +412,10 @@ class PrefixCache(Checked):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def behind_others(self, prompt, **more):
+    def behind_others(self, prompt):
         """The prompt, 15 others that take all places, and the prompt again: it starts when the first has ended."""
         others = [{"ids": self.ids(20, seed), "max_tokens": 24} for seed in range(3, 18)]
-        return [{"ids": prompt, "max_tokens": 2, **more}, *others, {"ids": prompt, "max_tokens": 2, **more}]
+        return [{"ids": prompt, "max_tokens": 2}, *others, {"ids": prompt, "max_tokens": 2}]
 
     def test_the_second_turn_of_a_chat_hits_the_first(self):
         for mode in ("exact", "replay"):
@@ -445,8 +445,8 @@ class PrefixCache(Checked):
                                          "unrestored_tokens": 256})
 
     def test_tenants_share_only_when_told_to(self):
-        requests = self.behind_others(self.ids(300), tenant="a")
-        requests[-1]["tenant"] = "b"
+        first, *others = self.behind_others(self.ids(300))
+        requests = [{**first, "tenant": "a"}, *({**other, "tenant": "b"} for other in others)]
         for shared, expected in (("off", 0), ("on", 256)):
             last = self.generate(requests, "--mode", "exact", "--prefix-shared", shared)[-1]
             self.assertEqual(last["usage"]["cached_tokens"], expected, shared)
