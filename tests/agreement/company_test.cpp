@@ -67,7 +67,7 @@ class Strangers {
 
   void admit() {
     runtime::Request request;
-    const int own = pick(10) == 0 ? pick(250) : 5 + pick(40);
+    const int own = pick(10) == 0 ? 1 + pick(250) : 5 + pick(40);
     if (pick(4) == 0) {
       request.prompt.assign(prompt_.begin(), prompt_.begin() + pick(kPrompt));
       request.tenant = "wanted";
