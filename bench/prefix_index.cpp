@@ -7,6 +7,7 @@
 #include <random>
 
 #include "bench/bench.h"
+#include "bench/serve_sim/model.h"
 #include "cache/host_storage.h"
 #include "cache/prefix_cache.h"
 
@@ -18,24 +19,6 @@ constexpr std::int64_t kPromptTokens = 100'000;
 constexpr std::int64_t kNewTokens = 2'000;
 constexpr int kPoolBlocks = 200'000;  // an index of a realistic size: it does not fit a core's caches
 constexpr double kLimitHashedUs = 700, kLimitLookUs = 100, kLimitRememberedUs = 50;
-
-// Blocks of one row each: the index is what is measured.
-state::Registry one_row_registry() {
-  state::Registry registry;
-  state::StateClass rows;
-  rows.kind = state::Kind::kGlobalRows;
-  rows.layer = 0;
-  rows.placement = state::Placement::kBlock;
-  rows.record = {state::RecordFormat::kF32, 1};
-  rows.ratio = state::kBlockTokens;
-  state::StateClass history;
-  history.kind = state::Kind::kTokenHistory;
-  history.placement = state::Placement::kRing;
-  history.record = {state::RecordFormat::kI32, 1};
-  history.rows = state::kHistoryRows;
-  DI_CHECK(registry.add(rows).ok() && registry.add(history).ok());
-  return registry;
-}
 
 std::vector<std::int32_t> some_ids(std::int64_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -49,12 +32,9 @@ class Index {
  public:
   static Result<std::unique_ptr<Index>> create() {
     auto index = std::make_unique<Index>();
-    DI_ASSIGN(index->store_, cache::Store::create(std::make_unique<cache::HostStorage>(), one_row_registry(),
-                                                  {kPoolBlocks, 1, false}));
-    cache::PrefixCacheOptions options;
-    options.secret = "bench";
-    options.cut_layer = 0;
-    DI_ASSIGN(index->cache_, cache::PrefixCache::create(*index->store_, options));
+    DI_ASSIGN(index->store_, cache::Store::create(std::make_unique<cache::HostStorage>(),
+                                                  serve_sim::one_row_registry(), {kPoolBlocks, 1, false}));
+    DI_ASSIGN(index->cache_, cache::PrefixCache::create(*index->store_, serve_sim::one_row_cache()));
     DI_ASSIGN(index->tenant_, index->cache_->tenant("bench"));
     return index;
   }

@@ -95,18 +95,17 @@ std::int64_t RequestCache::taken_blocks() {
   return taken;
 }
 
+void RequestCache::admitted(const sched::Admission& admission) {
+  Known& known = requests_.at(admission.request);
+  cache::PrefixQuery query = query_of(known);
+  if (admission.again) query.at_most = admission.rebuild > 0 ? 0 : admission.start.hit;
+  known.progress = known.hit.has_value() ? prefixes_->begin(admission.request, *known.hit)
+                                         : prefixes_->begin(admission.request, query, prefixes_->look(query));
+  known.claim = prefixes_->claim(known.newcomer.chain, known.progress);
+}
+
 std::int64_t RequestCache::cut(RequestId request, std::int64_t from, std::int64_t to) {
-  const Known& known = requests_.at(request);
-  cache::Progress progress = known.progress;
-  if (!known.hit.has_value()) {  // it starts in this very plan
-    const cache::PrefixQuery query = query_of(known);
-    const cache::PrefixLook found = prefixes_->look(query);
-    progress.mode = query.mode;
-    progress.prompt_tokens = query.prompt_tokens;
-    progress.hit = found.tokens;
-    progress.branch = found.cached;
-  }
-  const std::int64_t boundary = prefixes_->wanted_boundary(progress, from);
+  const std::int64_t boundary = prefixes_->wanted_boundary(requests_.at(request).progress, from);
   return boundary > from ? std::min(to, boundary) : to;
 }
 
@@ -128,8 +127,6 @@ void RequestCache::open(const sched::Admission& admission) {
   auto sequence = hit > 0 ? prefixes_->adopt(*known.hit, options) : store_->start(options);
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   known.sequence.emplace(std::move(*sequence));
-  known.progress = prefixes_->begin(admission.request, *known.hit);
-  known.claim = prefixes_->claim(known.newcomer.chain, known.progress);
 }
 
 bool RequestCache::reserve(RequestId request, std::int64_t end) {

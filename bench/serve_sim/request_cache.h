@@ -72,6 +72,7 @@ class RequestCache final : public sched::CacheView {
 
   sched::Hit find(RequestId request) override;
   sched::Resume resume(RequestId request, const sched::Start& start) override;
+  void admitted(const sched::Admission& admission) override;
   std::int64_t available_blocks() override { return store_->available_blocks(); }
   std::int64_t taken_blocks() override;
   std::int64_t cut(RequestId request, std::int64_t from, std::int64_t to) override;

@@ -28,6 +28,7 @@ class HugeBuffer {
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
+  std::size_t taken() const { return claim_.bytes(); }  // from the ledger: whole pages
   std::span<std::byte> bytes() { return {data_, size_}; }
   template <class T>
   std::span<T> as() {

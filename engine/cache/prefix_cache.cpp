@@ -339,15 +339,15 @@ Result<Sequence> PrefixCache::adopt(const Hit& hit, const SequenceOptions& optio
   return sequence;
 }
 
-Progress PrefixCache::begin(RequestId request, const Hit& hit) const {
+Progress PrefixCache::begin(RequestId request, const PrefixQuery& query, const PrefixLook& look) const {
   Progress progress;
   progress.request = request;
-  progress.tenant = hit.query_.tenant;
-  progress.mode = hit.query_.mode;
-  progress.prompt_tokens = hit.query_.prompt_tokens;
-  progress.hit = hit.tokens();
-  progress.branch = hit.look_.cached;
-  progress.published = hit.tokens() / kBlock;
+  progress.tenant = query.tenant;
+  progress.mode = query.mode;
+  progress.prompt_tokens = query.prompt_tokens;
+  progress.hit = look.tokens;
+  progress.branch = look.cached;
+  progress.published = look.tokens / kBlock;
   if (progress.mode == Mode::kReplay) {
     progress.publishes = replay_complete_;
     if (progress.published > kFullReplayBlocks) progress.lineage = Lineage::kReplayed;

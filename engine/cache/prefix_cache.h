@@ -163,7 +163,9 @@ class PrefixCache : private BlockKeeper {
   // area; kInvalidArgument for a hit of no tokens or ids that end within it.
   Result<Sequence> adopt(const Hit& hit, const SequenceOptions& options);
 
-  Progress begin(RequestId request, const Hit& hit) const;
+  Progress begin(RequestId request, const Hit& hit) const { return begin(request, hit.query_, hit.look_); }
+  // The same before the hit is taken: `look` is of `query`.
+  Progress begin(RequestId request, const PrefixQuery& query, const PrefixLook& look) const;
   // Enters the full blocks of `sequence` below its length that are not cached yet, and keeps its exact state if the length
   // is a boundary that deserves it. Idempotent. Blocks whose key another request took first stay the sequence's own.
   // `chain` holds the sequence's ids, as far as full blocks go.

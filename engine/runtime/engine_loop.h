@@ -75,15 +75,16 @@ class Engine::Loop {
   // What the scheduler sees of the store and the prefix cache.
   class View final : public sched::CacheView {
    public:
-    explicit View(const Loop& loop) : loop_(loop) {}
+    explicit View(Loop& loop) : loop_(loop) {}
     sched::Hit find(RequestId request) override;
     sched::Resume resume(RequestId request, const sched::Start& start) override;
+    void admitted(const sched::Admission& admission) override;
     std::int64_t available_blocks() override;
     std::int64_t taken_blocks() override;
     std::int64_t cut(RequestId request, std::int64_t from, std::int64_t to) override;
 
    private:
-    const Loop& loop_;
+    Loop& loop_;
   };
   // A step from its plan to its results: parts as in plan.sequences.
   struct Flight {

@@ -133,19 +133,22 @@ std::int64_t Engine::Loop::View::taken_blocks() {
   return taken;
 }
 
+// From here on others may wait for what it computes, those of the same plan too.
+void Engine::Loop::View::admitted(const sched::Admission& admission) {
+  if (loop_.prefixes_ == nullptr) return;
+  Active& active = *loop_.active_.at(admission.request);
+  if (admission.rebuild > 0 && active.start.mode == Mode::kReplay) return;  // nothing of it is published
+  cache::PrefixQuery query = loop_.query_of(active);
+  if (admission.again) query.at_most = admission.rebuild > 0 ? 0 : admission.start.hit;
+  active.progress = active.hit.has_value()
+                        ? loop_.prefixes_->begin(active.id, *active.hit)
+                        : loop_.prefixes_->begin(active.id, query, loop_.prefixes_->look(query));
+  active.claim = loop_.prefixes_->claim(active.chain, active.progress);
+}
+
 std::int64_t Engine::Loop::View::cut(RequestId request, std::int64_t from, std::int64_t to) {
   if (loop_.prefixes_ == nullptr) return to;
-  const Active& active = *loop_.active_.at(request);
-  cache::Progress progress = active.progress;
-  if (!active.hit.has_value()) {  // it starts in this very plan
-    const cache::PrefixQuery query = loop_.query_of(active);
-    const cache::PrefixLook look = loop_.prefixes_->look(query);
-    progress.mode = query.mode;
-    progress.prompt_tokens = query.prompt_tokens;
-    progress.hit = look.tokens;
-    progress.branch = look.cached;
-  }
-  const std::int64_t boundary = loop_.prefixes_->wanted_boundary(progress, from);
+  const std::int64_t boundary = loop_.prefixes_->wanted_boundary(loop_.active_.at(request)->progress, from);
   return boundary > from ? std::min(to, boundary) : to;
 }
 
@@ -206,9 +209,6 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   active.sequence.emplace(std::move(*sequence));
   active.shared_blocks = active.steps_from.hit / state::kBlockTokens;
-  if (prefixes_ == nullptr) return;
-  active.progress = prefixes_->begin(active.id, *active.hit);
-  active.claim = prefixes_->claim(active.chain, active.progress);
 }
 
 void Engine::Loop::publish(Active& active, cache::SnapshotId state) {

@@ -146,22 +146,47 @@ TEST(EnginePrefix, RandomRequestsInASmallPool) {
     all.finished += stats.finished;
     all.failed += stats.failed;
   }
-  EXPECT_GT(all.cached_tokens, 1000);
-  EXPECT_GT(all.preemptions, 10);
-  EXPECT_GT(all.cancelled, 0);
+  EXPECT_GT(all.cached_tokens, 5000);
+  EXPECT_GT(all.preemptions, 30);
+  EXPECT_GT(all.cancelled, 5);
   EXPECT_EQ(all.failed, 0);
+}
+
+// Equal prompts that the same plan could admit: one computes, the others wait for it.
+TEST(EnginePrefix, EqualPromptsOfOnePlanAreComputedOnce) {
+  Gate gate;
+  gate.close_after(0);
+  fake::CoreOptions core;
+  core.before_step = gate.waits();
+  core.limits = {512, 512, 512, 8, 1024};
+  EngineOptions options;
+  options.prefix.enabled = true;
+  options.prefix.snapshots = 4;
+  const auto engine = make_engine(core, options);
+  std::mt19937 random(9);
+  auto blocker = engine->submit(request_of(random_ids(random, 10), 3));
+  blocker->next();
+  gate.wait_until_closed();  // the next plan is made too: whoever comes now is admitted by the one after it
+  const Request request = request_of(random_ids(random, 300), 5);
+  std::vector<Stream> streams;
+  for (int i = 0; i < 3; ++i) {
+    auto stream = engine->submit(request);
+    ASSERT_TRUE(stream.ok());
+    streams.push_back(std::move(*stream));
+  }
+  gate.open();
+  for (Stream& stream : streams)
+    EXPECT_EQ(collect(stream).ids, expected_answer(request, Mode::kExact, 128, 5));
+  expect_all_free(*engine);
+  EXPECT_EQ(engine->stats().prompt_tokens, 10 + 300 + 2 * (300 - 256));
 }
 
 // The blocks of its hit are gone when it comes to its turn again: they are computed again, and the answer is the same.
 TEST(EnginePrefix, AnExactHitThatWasEvictedIsComputedAgain) {
-  std::atomic<std::int64_t> last_step = 1'000'000;
+  Gate gate;
   fake::CoreOptions core;
   core.blocks = 4;
-  core.before_step = [&](std::int64_t step) -> Result<void> {
-    while (step > last_step)
-      std::this_thread::yield();
-    return {};
-  };
+  core.before_step = gate.waits();
   EngineOptions options;
   options.prefix.enabled = true;
   options.prefix.snapshots = 2;
@@ -172,7 +197,7 @@ TEST(EnginePrefix, AnExactHitThatWasEvictedIsComputedAgain) {
   auto warm = engine->submit(first);
   collect(*warm);
   expect_all_free(*engine);
-  last_step = engine->stats().steps + 3;  // it stands still after its prompt and some tokens
+  gate.close_after(engine->stats().steps + 3);  // it stands still after its prompt and some tokens
   const Request second = request_of(prompt, 100);
   auto stream = engine->submit(second);
   stream->next();
@@ -181,7 +206,7 @@ TEST(EnginePrefix, AnExactHitThatWasEvictedIsComputedAgain) {
   urgent.priority = sched::kPriorities - 1;
   auto other = engine->submit(urgent);
   engine->preempt(stream->id());
-  last_step = 1'000'000;
+  gate.open();
   EXPECT_EQ(collect(*other).ids, expected_answer(urgent, Mode::kExact, 128, 100));
   const Answer rest = collect(*stream);
   const auto expected = expected_answer(second, Mode::kExact, 128, 100);
@@ -194,14 +219,10 @@ TEST(EnginePrefix, AnExactHitThatWasEvictedIsComputedAgain) {
 // A request that replays keeps what it starts from while it waits, until nothing else can run; then it lets go and computes
 // the lost blocks again as they were computed before: cold to 256, replayed from there to 384.
 TEST(EnginePrefix, AReplayedHitThatWasEvictedIsComputedAgain) {
-  std::atomic<std::int64_t> last_step = 1'000'000;
+  Gate gate;
   fake::CoreOptions core;
   core.blocks = 5;
-  core.before_step = [&](std::int64_t step) -> Result<void> {
-    while (step > last_step)
-      std::this_thread::yield();
-    return {};
-  };
+  core.before_step = gate.waits();
   EngineOptions options;
   options.mode = Mode::kReplay;
   options.prefix.enabled = true;
@@ -213,7 +234,7 @@ TEST(EnginePrefix, AReplayedHitThatWasEvictedIsComputedAgain) {
     collect(*warm);
   }
   expect_all_free(*engine);
-  last_step = engine->stats().steps + 5;
+  gate.close_after(engine->stats().steps + 5);
   const Request request = request_of(ids, 100);
   auto stream = engine->submit(request);
   stream->next();
@@ -221,7 +242,7 @@ TEST(EnginePrefix, AReplayedHitThatWasEvictedIsComputedAgain) {
   urgent.priority = sched::kPriorities - 1;
   auto other = engine->submit(urgent);
   engine->preempt(stream->id());
-  last_step = 1'000'000;
+  gate.open();
   EXPECT_EQ(collect(*other).ids, expected_answer(urgent, Mode::kReplay, 128, 60));
   const Answer rest = collect(*stream);
   EXPECT_EQ(rest.finish.reason, FinishReason::kLength)
@@ -275,16 +296,9 @@ TEST(EnginePrefix, UsageSaysWhatCouldNotBeRestored) {
 
 // Cached rows change in memory. Who holds them ends with an error, the next request computes its prompt.
 TEST(EnginePrefix, TheCanaryFindsWhatChangedInMemory) {
-  std::atomic<std::int64_t> last_step = 1'000'000;
-  std::atomic<bool> stands = false;
+  Gate gate;
   fake::CoreOptions core_options;
-  core_options.before_step = [&](std::int64_t step) -> Result<void> {
-    while (step > last_step) {
-      stands = true;
-      std::this_thread::yield();
-    }
-    return {};
-  };
+  core_options.before_step = gate.waits();
   Core core = fake::make_core(core_options);
   cache::Store& store = *core.store;
   EngineOptions options;
@@ -299,15 +313,14 @@ TEST(EnginePrefix, TheCanaryFindsWhatChangedInMemory) {
   auto first = (*engine)->submit(request);
   collect(*first);
   expect_all_free(**engine);
-  last_step = (*engine)->stats().steps + 2;
+  gate.close_after((*engine)->stats().steps + 2);
   auto holder = (*engine)->submit(request);
   holder->next();
-  while (!stands)
-    std::this_thread::yield();
+  gate.wait_until_closed();
   for (cache::PieceId block = 0; block < store.blocks(); ++block)
     if (store.kept(block)) *(store.address(block) + 40) ^= std::byte{1};
   auto next = (*engine)->submit(request);
-  last_step = 1'000'000;
+  gate.open();
   const Answer answer = collect(*next);
   EXPECT_EQ(answer.finish.reason, FinishReason::kLength);
   EXPECT_EQ(answer.finish.usage.cached_tokens, 0);

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
+#include <limits>
 #include <random>
 #include <thread>
 
@@ -26,6 +29,33 @@ inline std::unique_ptr<Engine> make_engine(const fake::CoreOptions& core = {}, E
   EXPECT_TRUE(engine.ok()) << engine.error().message();
   return std::move(*engine);
 }
+
+// Lets the device's steps run up to a number, and holds it there until it is opened. Outlives the engine.
+class Gate {
+ public:
+  // For fake::CoreOptions::before_step.
+  std::function<Result<void>(std::int64_t)> waits() {
+    return [this](std::int64_t step) -> Result<void> {
+      while (step > last_step_) {
+        stands_ = true;
+        std::this_thread::yield();
+      }
+      return {};
+    };
+  }
+  // Steps up to this one still run.
+  void close_after(std::int64_t step) { last_step_ = step; }
+  void wait_until_closed() const {
+    while (!stands_)
+      std::this_thread::yield();
+  }
+  void open() { last_step_ = kOpen; }
+
+ private:
+  static constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::int64_t> last_step_ = kOpen;
+  std::atomic<bool> stands_ = false;
+};
 
 struct Answer {
   std::vector<std::int32_t> ids;

@@ -165,8 +165,8 @@ TEST(Load, SnapshotsYieldToBlocksUnlessTheyAreAskedFor) {
   expect_refused(options, ErrorKind::kInvalidArgument, "-1 snapshots");
 }
 
-// The plan that is made before loading, and what loading then asks for.
-TEST(Load, WhatThePlanAcceptsLoads) {
+// The plan that is made before loading, what loading asks for, and what it takes.
+TEST(Load, WhatThePlanAcceptsCanBeTaken) {
   for (const char* set : {"tiny41", "tiny4", "mini41"}) {
     SCOPED_TRACE(set);
     LoadOptions options = tiny(set);
@@ -186,14 +186,20 @@ TEST(Load, WhatThePlanAcceptsLoads) {
       request.memory_bytes = refused + (accepted - refused) / 2;
       (model::plan(*model, request)->fits_one() ? accepted : refused) = request.memory_bytes;
     }
-    // A backend may expand small weights (norms, routers) that the plan counts as they are stored.
-    options.memory_budget = accepted + accepted / 8;
+    // plan() knows no backend: the cpu's workspace, and small weights in whole pages, come on top of what it counts.
+    constexpr std::int64_t kWorkspace = std::int64_t{1} << 20;
+    const auto before = static_cast<std::int64_t>(host_ledger().used());
+    options.memory_budget = accepted + accepted / 8 + kWorkspace;
     auto loaded = load(options);
     ASSERT_TRUE(loaded.ok()) << loaded.error().message();
     EngineOptions engine_options;
     engine_options.prefix.enabled = true;
     const auto engine = Engine::create(std::move(loaded->core), engine_options);
     ASSERT_TRUE(engine.ok()) << engine.error().message();
+    constexpr std::int64_t kPools = 4, kPage = 4096;  // which are whole pages
+    EXPECT_LE(static_cast<std::int64_t>(host_ledger().used()) - before, loaded->plan.total() + kPools * kPage)
+        << host_ledger().report() << "\n"
+        << loaded->plan.text();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "sched/plan.h"
 #include "sched/request.h"
 #include "sched/start.h"
 
@@ -49,6 +50,9 @@ class CacheView {
   // of a queue waits for room.
   virtual Hit find(RequestId request) = 0;
   virtual Resume resume(RequestId request, const Start& start) = 0;
+
+  // The plan being made has a place for this request: what it is about to compute counts for later find()s.
+  virtual void admitted(const Admission& /*admission*/) {}
 
   // Blocks that sequences could take now: free ones, and cached ones that nobody holds.
   virtual std::int64_t available_blocks() = 0;

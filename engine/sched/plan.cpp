@@ -391,6 +391,7 @@ void Scheduler::start(Draft& draft, LiveRequest& live, std::int64_t blocks, cons
   draft.plan.admitted.push_back(admission);
   set_prefilling(live);
   share_.update(*live.tenant);
+  draft.cache.admitted(admission);
   const std::int64_t tokens = extend(draft, live);
   DI_CHECK(tokens > 0 || draft.limits_time);
 }

@@ -42,6 +42,7 @@ class RecordingView final : public CacheView {
   RecordingView(CacheView& cache, Trace& trace) : cache_(cache), trace_(trace) {}
   Hit find(RequestId request) override;
   Resume resume(RequestId request, const Start& start) override;
+  void admitted(const Admission& admission) override { cache_.admitted(admission); }
   std::int64_t available_blocks() override;
   std::int64_t taken_blocks() override;
   std::int64_t cut(RequestId request, std::int64_t from, std::int64_t to) override;

@@ -26,11 +26,15 @@ HttpReply json_reply(const JsonValue& body, int status = 200) {
   return reply;
 }
 
-HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error) {
+HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error,
+                  std::int64_t retry_after_ns = 0) {
   HttpReply reply;
   reply.status = error.status;
   reply.body = dialects::error_body(error, dialect_of(request.path), text::Profile::kOurs, request.id);
-  if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) {
+    const std::int64_t seconds = (retry_after_ns + 999'999'999) / 1'000'000'000;
+    reply.headers.emplace_back("Retry-After", std::to_string(std::max<std::int64_t>(1, seconds)));
+  }
   return reply;
 }
 
@@ -294,7 +298,7 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
     auto turn = service->start(one, *encoded);
     if (!turn) {
       leave(owner);
-      return refusal(http, request_error(turn.error()));
+      return refusal(http, request_error(turn.error()), turn.error().retry_after_ns);
     }
     turns.push_back(std::move(*turn));
   }

@@ -1,14 +1,13 @@
 // Prompts whose ids are equal and whose images are not share no block that an image touches; equal images do.
 #include <gtest/gtest.h>
 
-#include "agreement/catalogue.h"
+#include "agreement/asked_engine.h"
 
 namespace deepinfer::agreement {
 namespace {
 
 using runtime::Mode;
 
-constexpr std::int64_t kDecoderTokens = 50;
 constexpr int kAnswer = 12;
 
 struct Shape {
@@ -17,10 +16,8 @@ struct Shape {
   std::int64_t before_span;  // tokens of the blocks that it does not touch
 };
 
-class Images : public testing::TestWithParam<Variant> {
+class Images : public AskedEngine {
  protected:
-  Images() : reference_(GetParam(), kDecoderTokens, kCatalogueContext) {}
-
   // A prompt of 300 with rows from `seed` (0: none) in the span.
   std::size_t add(int begin, int end, std::uint32_t seed) {
     std::mt19937 random(4);
@@ -30,35 +27,9 @@ class Images : public testing::TestWithParam<Variant> {
     if (seed != 0) add_image(request.embeds, begin, end, reference_.info().hidden, seed);
     return reference_.add(std::move(request));
   }
-  // Asks; the answer must be the reference's. Returns the cached tokens.
   std::int64_t ask(runtime::Engine& engine, std::size_t number, Mode mode) {
-    runtime::Request request = reference_.request(number);
-    request.mode = mode;
-    request.max_tokens = kAnswer;
-    auto stream = engine.submit(request);
-    if (!stream.ok()) throw std::runtime_error(stream.error().message());
-    Answer answer;
-    answer.read_all(*stream);
-    const std::int64_t hit = answer.finish->usage.cached_tokens;
-    const Boundaries boundaries = mode == Mode::kReplay && hit > 0 ? Boundaries{hit} : Boundaries{};
-    EXPECT_EQ(answer.tokens.size(), static_cast<std::size_t>(kAnswer));
-    EXPECT_EQ(difference(reference_.answer(number, mode, boundaries, kAnswer), answer.tokens), "")
-        << "a hit of " << hit;
-    return hit;
+    return AskedEngine::ask(engine, number, mode, kAnswer);
   }
-  std::unique_ptr<runtime::Engine> engine() {
-    runtime::EngineOptions options;
-    options.decoder_tokens = kDecoderTokens;
-    options.prefix.enabled = true;
-    options.prefix.snapshots = 8;
-    Sizes sizes;
-    sizes.context = kCatalogueContext;
-    auto made = runtime::Engine::create(make_core(GetParam(), sizes), options);
-    if (!made.ok()) throw std::runtime_error(made.error().message());
-    return std::move(*made);
-  }
-
-  Reference reference_;
 };
 
 TEST_P(Images, OtherRowsNeverHit) {

@@ -35,6 +35,7 @@ class RealCache : public CacheModel {
   sched::Resume resume(sched::RequestId request, const sched::Start& start) override {
     return cache_->resume(request, start);
   }
+  void admitted(const sched::Admission& admission) override { cache_->admitted(admission); }
   std::int64_t available_blocks() override { return cache_->available_blocks(); }
   std::int64_t taken_blocks() override { return cache_->taken_blocks(); }
   std::int64_t cut(sched::RequestId request, std::int64_t from, std::int64_t to) override {

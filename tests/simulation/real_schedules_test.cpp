@@ -1,17 +1,10 @@
 // The random schedules with the real prefix cache and pools in place of the model of them.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "simulation/schedules.h"
 
 namespace deepinfer::simulation {
 namespace {
-
-std::uint64_t setting(const char* name, std::uint64_t absent) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? absent : std::strtoull(text, nullptr, 10);
-}
 
 void print(std::uint64_t count, const Tally& tally) {
   std::printf(
@@ -119,8 +112,9 @@ TEST(AFullPool, OnlyMakesAdmissionWaitWhenExactRequestsArePreempted) {
   EXPECT_EQ(fill_pools({.replays = false, .preempts = true}).starved, 0);
 }
 
-// The known limit (docs/scheduler.md): what has to give its place up in replay mode keeps the blocks of its hit, because
-// it has to go on from these very ones. Where those of several leave room for nobody, one of them has to end.
+// What has to give its place up in replay mode keeps the blocks of its hit, because it has to go on from these very ones.
+// Where those of several leave room for nobody, the engine lets go of them and computes them again (engine_rebuild.cpp,
+// EnginePrefix.AReplayedHitThatWasEvictedIsComputedAgain); the simulator has no rows to compute by a recipe and ends one.
 TEST(AFullPool, EndsAPreemptedReplayOnlyWhereNothingElseCanStart) {
   const Tally tally = fill_pools({.replays = true, .preempts = true});
   EXPECT_LT(tally.starved * 20, tally.finished);

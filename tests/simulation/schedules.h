@@ -2,12 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "simulation/world.h"
 
 namespace deepinfer::simulation {
+
+// A number from the environment, with which a run by hand differs from the usual one.
+inline std::uint64_t setting(const char* name, std::uint64_t absent) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? absent : std::strtoull(text, nullptr, 10);
+}
 
 enum class CacheKind : std::uint8_t { kModel, kReal };
 

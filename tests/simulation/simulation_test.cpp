@@ -1,18 +1,11 @@
 // Random schedules against the invariants, and what one tenant's queue does to another.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "simulation/model_cache.h"
 #include "simulation/schedules.h"
 
 namespace deepinfer::simulation {
 namespace {
-
-std::uint64_t setting(const char* name, std::uint64_t absent) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? absent : std::strtoull(text, nullptr, 10);
-}
 
 void print(std::uint64_t count, const Tally& tally) {
   std::printf(

@@ -197,6 +197,7 @@ Result<void> Executor::prepare_kernels(const OpTable& table) {
     DI_ASSIGN(item.kernel, table[item.node->op](context, *item.node));
     DI_CHECK(item.kernel != nullptr);
   }
+  workspace_bytes_ = table.shared_bytes();
   const auto held = static_cast<std::uint64_t>(weights_.bytes());
   DI_ASSIGN(weights_claim_, LedgerClaim::take(host_ledger(), "weights", held));
   return {};
@@ -326,7 +327,8 @@ std::vector<Executable::Memory> Executor::memory() const {
   for (const Table& table : tables_)
     tables += static_cast<int64_t>((table.sines.size() + table.cosines.size()) * sizeof(float));
   return {{"weights", weights_.bytes() + kernel_bytes_},
-          {"arena", static_cast<int64_t>(arena_.size())},
+          {"arena", static_cast<int64_t>(arena_.taken())},
+          {"workspace", workspace_bytes_},
           {"tables", tables}};
 }
 

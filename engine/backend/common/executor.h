@@ -82,6 +82,7 @@ class Executor final : public Executable {
   HugeBuffer arena_;
   std::unique_ptr<Run> run_;
   int64_t kernel_bytes_ = 0;
+  int64_t workspace_bytes_ = 0;
   LedgerClaim weights_claim_;  // what weights_ holds; kernels account for their own
 };
 

@@ -115,6 +115,8 @@ class OpTable {
   static constexpr size_t kOps = static_cast<size_t>(graph::Op::kFusedKeyWrite) + 1;
   PrepareKernel& operator[](graph::Op op) { return prepare_[static_cast<size_t>(op)]; }
   const PrepareKernel& operator[](graph::Op op) const { return prepare_[static_cast<size_t>(op)]; }
+  // Bytes that the kernels share beside what each adds to kernel_bytes; asked once all are prepared.
+  std::function<int64_t()> shared_bytes = [] { return int64_t{0}; };
 
  private:
   std::array<PrepareKernel, kOps> prepare_;

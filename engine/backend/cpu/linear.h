@@ -24,7 +24,7 @@ class Workspace {
   std::byte* worker(int index) { return workers_memory_.data() + index * each_; }
   std::span<std::int64_t> job_ends(std::size_t jobs);  // within what reserve_jobs promised (checked)
   void reserve_jobs(std::size_t jobs);
-  std::int64_t bytes() const { return static_cast<std::int64_t>(shared_.size() + workers_memory_.size()); }
+  std::int64_t taken() const { return static_cast<std::int64_t>(shared_.taken() + workers_memory_.taken()); }
 
  private:
   int workers_ = 1;

@@ -18,6 +18,7 @@ Result<OpTable> op_table(const KernelSet& set, int workers) {
   add_stream_kernels(table, shared);
   add_expert_kernels(table, shared);
   add_attention_kernels(table, shared);
+  table.shared_bytes = [shared] { return shared->workspace.taken(); };
   return table;
 }
 
@@ -45,7 +46,7 @@ Result<PackedWeightPtr> pack_weight(PrepareContext& context, const Shared& share
                                           activations, place, slice * rows, rows));
       packed->parts.push_back(matrix);
     }
-  context.kernel_bytes += static_cast<std::int64_t>(packed->memory.size());
+  context.kernel_bytes += static_cast<std::int64_t>(packed->memory.taken());
   return PackedWeightPtr(std::move(packed));
 }
 
