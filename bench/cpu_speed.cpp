@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kPromptTokens = 512;
 constexpr int kDecodeContext = 128;  // tokens before the first timed one
-constexpr int kDecodeSamples = 48;
+constexpr int kDecodeSamples = 160;
+constexpr int kStepsBetweenProbes = 2;  // the neighbours of a shared machine change several times a second
 constexpr int kPrefillSamples = 5;
 // A sample counts if the probes around it are within this share of the machine's best (cpu_notes: shared machines swing).
 constexpr double kQuiet = 0.9;
@@ -39,8 +40,9 @@ class Session {
     limits.logit_rows = 1;
     limits.sequences = 1;
     limits.context = context;
-    const state::Registry& registry = session->synthetic_->registry;
-    DI_ASSIGN(session->executable_, session->backend_->compile(session->synthetic_->graph, registry, limits));
+    const state::Registry& registry = session->synthetic_->model.registry;
+    DI_ASSIGN(session->executable_,
+              session->backend_->compile(session->synthetic_->model.graph, registry, limits));
     const int blocks = (context + state::kBlockTokens - 1) / state::kBlockTokens;
     for (int b = 0; b < blocks; ++b) {
       DI_ASSIGN(std::byte * block, session->backend_->allocate(registry.block_bytes(), "kv blocks"));
@@ -59,7 +61,9 @@ class Session {
   Result<double> step(int tokens) {
     std::vector<std::int32_t> ids, positions, sequence_of, decoder_rows;
     for (int i = 0; i < tokens; ++i) {
-      ids.push_back(static_cast<std::int32_t>(random_() % static_cast<unsigned>(synthetic_->vocab - 3)) + 3);
+      ids.push_back(
+          static_cast<std::int32_t>(random_() % static_cast<unsigned>(synthetic_->model.config.vocab - 3)) +
+          3);
       positions.push_back(length_ + i);
       sequence_of.push_back(0);
       decoder_rows.push_back(i);
@@ -107,6 +111,7 @@ struct Machine {
   const backend::cpu::KernelSet* set = nullptr;
   std::unique_ptr<MachineProbe> probe;
   double best_read = 0;
+  double last_read = 0;
   double best_multiply_add = 0;
 
   static Result<std::unique_ptr<Machine>> create(const Options& options) {
@@ -126,7 +131,7 @@ struct Machine {
 
   // True when the machine is as fast now as it was at its best.
   bool look() {
-    const double read = probe->read();
+    const double read = last_read = probe->read();
     const double multiply = probe->multiply_add(format());
     best_read = std::max(best_read, read);
     best_multiply_add = std::max(best_multiply_add, multiply);
@@ -145,6 +150,8 @@ struct Machine {
 // Seconds of each sample, and of those taken while the machine was quiet (all, if none was: the conditions say so).
 struct Samples {
   std::vector<double> quiet;
+  std::vector<double>
+      bytes_read;  // each sample's seconds times the read bandwidth around it: what a read would have done
   std::size_t taken = 0;
 };
 
@@ -154,6 +161,7 @@ Result<Samples> take_samples(Machine& machine, int count, int steps_between_prob
   Samples samples;
   std::vector<double> all;
   bool before = machine.look();
+  double read_before = machine.last_read;
   std::vector<double> pending;
   for (int i = 0; i < count; ++i) {
     DI_ASSIGN(const double seconds, step());
@@ -161,6 +169,9 @@ Result<Samples> take_samples(Machine& machine, int count, int steps_between_prob
     all.push_back(seconds);
     if (static_cast<int>(pending.size()) == steps_between_probes || i + 1 == count) {
       const bool after = machine.look();
+      for (const double each : pending)
+        samples.bytes_read.push_back(each * (read_before + machine.last_read) / 2);
+      read_before = machine.last_read;
       if (before && after) samples.quiet.insert(samples.quiet.end(), pending.begin(), pending.end());
       before = after;
       pending.clear();
@@ -188,8 +199,8 @@ Result<void> decode_rows(Family family, const std::string& label, Machine& machi
   DI_TRY(session->step(kDecodeContext));
   for (int i = 0; i < 3; ++i)
     DI_TRY(session->step(1));
-  DI_ASSIGN(const Samples samples, take_samples(machine, count, 8, options, "cpu-decode " + label,
-                                                [&]() { return session->step(1); }));
+  DI_ASSIGN(const Samples samples, take_samples(machine, count, kStepsBetweenProbes, options,
+                                                "cpu-decode " + label, [&]() { return session->step(1); }));
   const double seconds = median(samples.quiet);
   const double best = *std::min_element(samples.quiet.begin(), samples.quiet.end());
   const auto bytes = static_cast<double>(session->synthetic().token_bytes);
@@ -199,6 +210,8 @@ Result<void> decode_rows(Family family, const std::string& label, Machine& machi
       {"cpu-decode " + label, bytes / seconds / 1e9, "GB/s", machine.best_read / 1e9, "median, " + text});
   rows.push_back({"cpu-decode " + label + " best", bytes / best / 1e9, "GB/s", machine.best_read / 1e9,
                   "best, " + text});
+  rows.push_back({"cpu-decode " + label + " beside", 100 * bytes / median(samples.bytes_read), "% of read",
+                  100, "median of each sample against the read bandwidth just before and after it, " + text});
   rows.push_back({"cpu-decode " + label + " tokens", 1 / seconds, "tokens/s", machine.best_read / bytes,
                   "median, " + text});
   return {};

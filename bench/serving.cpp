@@ -9,6 +9,7 @@
 
 #include "bench/forward_work.h"
 #include "bench/probe.h"
+#include "bench/synthetic.h"
 #include "service/turn.h"
 
 namespace deepinfer::bench {
@@ -22,8 +23,6 @@ constexpr std::int64_t kLongPrompt = kPromptBlocks * state::kBlockTokens;
 constexpr std::int64_t kHit = kLongPrompt - state::kBlockTokens;
 constexpr int kTtftSamples = 5;
 
-constexpr int kShortPrompt = 64;
-constexpr int kAnswer = 64;
 constexpr int kBatchSamples = 3;
 constexpr int kBatches[] = {1, 4, 16, 64};
 constexpr int kHostSequences = 16;
@@ -41,6 +40,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// A request of a batch, in tokens.
+struct Lengths {
+  int prompt = 64;
+  int answer = 64;
+};
+
 struct Shape {
   int sequences = 1;
   std::int64_t context = 0;
@@ -48,9 +53,10 @@ struct Shape {
   int snapshots = -1;       // -1: no prefix cache
 };
 
-// An engine on a model directory, and the graph that it runs.
+// An engine, and the graph that it runs.
 struct Served {
   std::string name;
+  std::unique_ptr<Synthetic> synthetic;  // has the weights, if they come from no model directory
   model::Config config;
   std::shared_ptr<const graph::Graph> graph;
   std::unique_ptr<runtime::Engine> engine;
@@ -59,8 +65,20 @@ struct Served {
                              const Shape& shape) {
     DI_ASSIGN(const auto token_map, service::token_map_for(directory));
     DI_ASSIGN(model::Model model, model::load(directory, {}, token_map));
+    return open(directory.filename().string(), std::move(model), options, shape);
+  }
+
+  static Result<Served> open(Family family, const Options& options, const Shape& shape) {
+    DI_ASSIGN(auto synthetic, make_synthetic(family));
+    DI_ASSIGN(Served served, open(synthetic->description, synthetic->model, options, shape));
+    served.synthetic = std::move(synthetic);
+    return served;
+  }
+
+  static Result<Served> open(std::string name, model::Model model, const Options& options,
+                             const Shape& shape) {
     Served served;
-    served.name = directory.filename().string();
+    served.name = std::move(name);
     served.graph = model.graph;
     runtime::LoadOptions load;
     load.backend_options.threads = options.threads;
@@ -185,12 +203,12 @@ struct Decoding {
   std::vector<double> waits;  // 0 .. 1
 };
 
-Result<Decoding> decode_together(const Served& served, int sequences, std::mt19937& random) {
+Result<Decoding> decode_together(const Served& served, int sequences, Lengths lengths, std::mt19937& random) {
   runtime::Engine& engine = *served.engine;
   const std::size_t before = engine.step_log().size();
   std::vector<runtime::Stream> streams;
   for (int i = 0; i < sequences; ++i) {
-    DI_ASSIGN(auto stream, engine.submit(served.request(random, kShortPrompt, kAnswer)));
+    DI_ASSIGN(auto stream, engine.submit(served.request(random, lengths.prompt, lengths.answer)));
     streams.push_back(std::move(stream));
   }
   for (auto& stream : streams)
@@ -251,13 +269,13 @@ class Limits {
   double best_multiply_add_ = 0;
 };
 
-Result<std::vector<double>> batch_periods(const Served& served, Limits& limits, int batch, int samples,
-                                          std::size_t& quiet) {
+Result<std::vector<double>> batch_periods(const Served& served, Limits& limits, int batch, Lengths lengths,
+                                          int samples, std::size_t& quiet) {
   std::mt19937 random(static_cast<std::uint32_t>(batch));
   std::vector<double> counted, all;
   bool before = limits.look();
   for (int i = 0; i < samples; ++i) {
-    DI_ASSIGN(const Decoding decoding, decode_together(served, batch, random));
+    DI_ASSIGN(const Decoding decoding, decode_together(served, batch, lengths, random));
     const bool after = limits.look();
     all.push_back(median(decoding.periods));
     if (before && after) counted.push_back(all.back());
@@ -265,6 +283,53 @@ Result<std::vector<double>> batch_periods(const Served& served, Limits& limits, 
   }
   quiet = counted.size();
   return counted.empty() ? all : counted;
+}
+
+constexpr Shape kBatchShape = {.sequences = *std::max_element(std::begin(kBatches), std::end(kBatches)),
+                               .context = 2 * state::kBlockTokens};
+
+Result<void> batching_rows(const std::string& label, const Served& served, Lengths lengths,
+                           const Options& options, std::vector<Row>& rows) {
+  const int samples = options.samples > 0 ? options.samples : kBatchSamples;
+  const ForwardWork work(*served.graph, served.config.experts_per_token);
+  DI_ASSIGN(const auto limits, Limits::create(options, work.weight_bytes(kBatchShape.sequences)));
+  const std::int64_t middle = lengths.prompt + lengths.answer / 2;
+  double multiplies = 0;
+  for (const WorkRows each : {WorkRows::kTokens, WorkRows::kDecoder, WorkRows::kLogits})
+    multiplies += work.matrices(each) + work.attention(each, middle);
+
+  struct Measured {
+    int batch = 0;
+    std::vector<double> periods;
+    std::size_t quiet = 0;
+  };
+  std::vector<Measured> measured;
+  for (const int batch : kBatches) {
+    Measured one{batch, {}, 0};
+    DI_ASSIGN(one.periods, batch_periods(served, *limits, batch, lengths, samples, one.quiet));
+    measured.push_back(std::move(one));
+    if (options.progress) {
+      options.progress("batching " + label,
+                       static_cast<double>(measured.size()) / static_cast<double>(std::size(kBatches)));
+    }
+  }
+  // Limits come from the best probes of the whole run, so they are taken last.
+  for (const Measured& one : measured) {
+    const double read_seconds = work.weight_bytes(one.batch) / limits->read();
+    const double multiply_seconds = one.batch * multiplies / limits->multiply_add();
+    const double period = median(one.periods);
+    rows.push_back(
+        {fmt::format("batching {} {}", label, one.batch), one.batch / period, "tokens/s",
+         one.batch / std::max(read_seconds, multiply_seconds),
+         fmt::format("{:.2f} ms a step; bound by {}: {:.1f} MB of weights in {:.2f} ms, {:.1f} M "
+                     "multiply-adds a token in {:.2f} ms; prompts of {} and answers of {} tokens, median of "
+                     "{} samples, {} of {} between probes within {:.0f} % of the best; {}; {}",
+                     1e3 * period, read_seconds > multiply_seconds ? "bytes" : "arithmetic",
+                     work.weight_bytes(one.batch) / 1e6, 1e3 * read_seconds, multiplies / 1e6,
+                     1e3 * multiply_seconds, lengths.prompt, lengths.answer, one.periods.size(), one.quiet,
+                     samples, 100 * (1 - kQuiet), limits->text(), served.machine())});
+  }
+  return {};
 }
 
 }  // namespace
@@ -282,49 +347,14 @@ Result<std::vector<Row>> run_prefix_ttft(const std::filesystem::path& model_dire
 }
 
 Result<std::vector<Row>> run_batching(const std::filesystem::path& model_directory, const Options& options) {
-  const int samples = options.samples > 0 ? options.samples : kBatchSamples;
-  constexpr int kMost = *std::max_element(std::begin(kBatches), std::end(kBatches));
-  DI_ASSIGN(const Served served,
-            Served::open(model_directory, options, {.sequences = kMost, .context = 2 * state::kBlockTokens}));
-  const ForwardWork work(*served.graph, served.config.experts_per_token);
-  DI_ASSIGN(const auto limits, Limits::create(options, work.weight_bytes(kMost)));
-  const std::int64_t middle = kShortPrompt + kAnswer / 2;
-  double multiplies = 0;
-  for (const WorkRows each : {WorkRows::kTokens, WorkRows::kDecoder, WorkRows::kLogits})
-    multiplies += work.matrices(each) + work.attention(each, middle);
-
-  struct Measured {
-    int batch = 0;
-    std::vector<double> periods;
-    std::size_t quiet = 0;
-  };
-  std::vector<Measured> measured;
-  for (const int batch : kBatches) {
-    Measured one{batch, {}, 0};
-    DI_ASSIGN(one.periods, batch_periods(served, *limits, batch, samples, one.quiet));
-    measured.push_back(std::move(one));
-    if (options.progress) {
-      options.progress("batching",
-                       static_cast<double>(measured.size()) / static_cast<double>(std::size(kBatches)));
-    }
-  }
-  // Limits come from the best probes of the whole run, so they are taken last.
+  constexpr Lengths kOfRealWidths = {.prompt = 16, .answer = 12};  // a step of 64 takes seconds
   std::vector<Row> rows;
-  for (const Measured& one : measured) {
-    const double read_seconds = work.weight_bytes(one.batch) / limits->read();
-    const double multiply_seconds = one.batch * multiplies / limits->multiply_add();
-    const double period = median(one.periods);
-    rows.push_back(
-        {fmt::format("batching {}", one.batch), one.batch / period, "tokens/s",
-         one.batch / std::max(read_seconds, multiply_seconds),
-         fmt::format("{:.2f} ms a step; bound by {}: {:.1f} MB of weights in {:.2f} ms, {:.1f} M "
-                     "multiply-adds a token in {:.2f} ms; prompts of {} and answers of {} tokens, median of "
-                     "{} samples, {} of {} between probes within {:.0f} % of the best; {}; {}",
-                     1e3 * period, read_seconds > multiply_seconds ? "bytes" : "arithmetic",
-                     work.weight_bytes(one.batch) / 1e6, 1e3 * read_seconds, multiplies / 1e6,
-                     1e3 * multiply_seconds, kShortPrompt, kAnswer, one.periods.size(), one.quiet, samples,
-                     100 * (1 - kQuiet), limits->text(), served.machine())});
+  for (const Family family : {Family::kV4, Family::kV41}) {
+    DI_ASSIGN(const Served served, Served::open(family, options, kBatchShape));
+    DI_TRY(batching_rows(family == Family::kV4 ? "v4" : "v4.1", served, kOfRealWidths, options, rows));
   }
+  DI_ASSIGN(const Served served, Served::open(model_directory, options, kBatchShape));
+  DI_TRY(batching_rows(served.name, served, {}, options, rows));
   return rows;
 }
 
@@ -336,7 +366,7 @@ Result<std::vector<Row>> run_host_time(const std::filesystem::path& model_direct
   std::mt19937 random(5);
   Decoding all;
   for (int i = 0; i < samples; ++i) {
-    DI_ASSIGN(const Decoding decoding, decode_together(served, kHostSequences, random));
+    DI_ASSIGN(const Decoding decoding, decode_together(served, kHostSequences, Lengths{}, random));
     all.periods.insert(all.periods.end(), decoding.periods.begin(), decoding.periods.end());
     all.waits.insert(all.waits.end(), decoding.waits.begin(), decoding.waits.end());
     if (options.progress) options.progress("host-time", static_cast<double>(i + 1) / samples);

@@ -13,8 +13,9 @@ namespace deepinfer::bench {
 Result<std::vector<Row>> run_prefix_ttft(const std::filesystem::path& model_directory,
                                          const Options& options);
 
-// 1, 4, 16 and 64 requests of equal length at a time. Rows: tokens a second while all of them decode, against the smaller
-// of two bounds: the weights that a step reads over the read bandwidth, and its multiply-adds over their peak.
+// 1, 4, 16 and 64 requests of equal length at a time, on synthetic checkpoints of V4 and V4.1 widths (bench/synthetic.h)
+// and on the model directory. Rows: tokens a second while all of them decode, against the smaller of two bounds: the
+// weights that a step reads over the read bandwidth, and its multiply-adds over their peak.
 Result<std::vector<Row>> run_batching(const std::filesystem::path& model_directory, const Options& options);
 
 // Percent of a step of 16 decoding sequences in which the device waits for the host, against 2.

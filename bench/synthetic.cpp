@@ -12,7 +12,6 @@
 
 #include <unistd.h>
 
-#include "model/model.h"
 #include "tensor/element.h"
 
 namespace deepinfer::bench {
@@ -164,11 +163,11 @@ std::int64_t Synthetic::attention_multiplies(std::int64_t tokens) const {
   // Rows that a query selects at most: the columns of its selection, or every visible one where it has none.
   const auto most_selected = [&](const graph::Node& node) -> std::int64_t {
     if (node.inputs.size() < 3) return 0;
-    const graph::Shape& shape = graph->values[static_cast<std::size_t>(node.inputs[2])].shape;
+    const graph::Shape& shape = model.graph->values[static_cast<std::size_t>(node.inputs[2])].shape;
     return shape[1].value == 0 ? tokens : shape[1].value;
   };
   std::int64_t total = 0;
-  for (const graph::Node& node : graph->nodes) {
+  for (const graph::Node& node : model.graph->nodes) {
     if (node.op != graph::Op::kSparseAttention) continue;
     const auto& attributes = std::get<graph::AttentionAttributes>(node.attributes);
     for (std::int64_t position = 0; position < tokens; ++position) {
@@ -193,13 +192,12 @@ Result<std::unique_ptr<Synthetic>> make_synthetic(Family family) {
   auto graph = std::make_shared<graph::Graph>(*model->graph);
   fill_weights(*synthetic, *graph);
   count_work(*synthetic, *graph);
-  synthetic->vocab = model->config.vocab;
-  synthetic->registry = model->registry;
   synthetic->description =
       fmt::format("{} widths: hidden {}, {} layers, {} of {} experts of width {}, vocabulary {}",
                   family == Family::kV4 ? "V4" : "V4.1", model->config.hidden, kLayers, kExpertsPerToken,
                   kExperts, model->config.intermediate, kVocab);
-  synthetic->graph = std::move(graph);
+  synthetic->model = std::move(*model);
+  synthetic->model.graph = std::move(graph);
   return synthetic;
 }
 

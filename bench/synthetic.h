@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "graph/graph.h"
-#include "state/registry.h"
+#include "model/model.h"
 
 namespace deepinfer::bench {
 
@@ -19,10 +18,8 @@ enum class Family { kV4, kV41 };
 // so the memory traffic is that of distinct weights.
 struct Synthetic {
   std::string description;  // "V4 widths: hidden 4096, 8 layers, 16 experts, vocabulary 16384"
-  std::shared_ptr<const graph::Graph> graph;
-  state::Registry registry;
+  model::Model model;       // without a checkpoint
   std::vector<std::vector<std::byte>> pools;
-  int vocab = 0;
   std::int64_t token_bytes = 0;       // bytes of weights that one decoded token reads, scales included
   std::int64_t token_multiplies = 0;  // multiply-adds of matrices for one token, the head apart
 

@@ -141,6 +141,9 @@ alignas(16) static constexpr std::uint8_t kFp4Codes[16] = {12, 13, 14, 15, 16, 1
                                                            12, 11, 10, 9,  8,  6,  4,  0};
 
 constexpr int kUnits = 4;  // 64-byte units of a group's block, 8 columns each
+// Streams as slow as those of the scales escape the processor's own prefetching.
+constexpr std::int64_t kScalePrefetchBytes = 16 * kGroupRows;
+constexpr int kDirectGroups = 2;  // of one row at once: as many streams of codes, and of scales
 
 // Lane r of low/high: 4 columns of row r as bytes.
 DI_INLINE void fixed_decode(const std::uint8_t* unit, int v, vi& low, vi& high) {
@@ -218,6 +221,7 @@ DI_INLINE void fixed_block_direct(const std::uint8_t* codes, const std::uint8_t*
                                   vf (&acc)[kVectors]) {
   FixedSums<Block> sums;
   fixed_start(sums, x);
+  prefetch(scales + kScalePrefetchBytes);
 #pragma GCC unroll 4
   for (int unit = 0; unit < kUnits; ++unit) {
     vi low[kVectors];
@@ -335,10 +339,11 @@ template <class Block>
 static void linear_fixed(const LinearTile& t) {
   for (std::int64_t group = t.group_begin; group < t.group_end; group += kTileGroups) {
     const std::int64_t groups = t.group_end - group < kTileGroups ? t.group_end - group : kTileGroups;
-    if (t.rows == 1 && groups == 4) {
-      fixed_direct<Block, 4>(t, group, 0);
-    } else if (t.rows == 1) {
-      for (std::int64_t g = 0; g < groups; ++g)
+    if (t.rows == 1) {
+      std::int64_t g = 0;
+      for (; g + kDirectGroups <= groups; g += kDirectGroups)
+        fixed_direct<Block, kDirectGroups>(t, group + g, 0);
+      for (; g < groups; ++g)
         fixed_direct<Block, 1>(t, group + g, 0);
     } else {
       for (std::int64_t row = 0; row < t.rows; row += kLinearRowChunk)
