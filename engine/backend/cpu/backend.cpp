@@ -6,8 +6,16 @@
 
 #include "backend/common/executor.h"
 #include "backend/cpu/table.h"
+#include "graph/passes.h"
 
 namespace deepinfer::backend::cpu {
+
+namespace {
+
+// Those that the table has kernels for.
+constexpr auto kFusions = static_cast<graph::FusionSet>(graph::Fusion::kLinears);
+
+}  // namespace
 
 CpuBackend::CpuBackend(const KernelSet& set, const BackendOptions& options)
     : HostBackend(options, /*pin=*/true), set_(set) {}
@@ -29,7 +37,8 @@ Result<std::unique_ptr<Executable>> CpuBackend::compile(std::shared_ptr<const gr
                                                         const state::Registry& registry,
                                                         const StepLimits& limits) {
   DI_ASSIGN(const OpTable table, op_table(set_, parallel()->workers()));
-  return Executor::compile(std::move(graph), registry, limits, table, parallel());
+  auto fused = std::make_shared<const graph::Graph>(graph::fuse(*graph, kFusions));
+  return Executor::compile(std::move(fused), registry, limits, table, parallel());
 }
 
 }  // namespace deepinfer::backend::cpu

@@ -335,9 +335,10 @@ Result<Kernel> sparse_attention(PrepareContext& context, const Node& node, const
   return Kernel([sinks, shape, shared](const NodeRun& run) {
     const Axis axis = run.row_dim(run.node->inputs[0]).axis;
     const FloatRows q = run.input(0);
-    // Few rows: the heads of each are spread over the workers, in multiples of a vector group.
+    // Few rows: the heads of each are spread over the workers, in multiples of a vector group. Every part decodes all
+    // keys again, so there are no more parts than workers.
     const std::int64_t head_groups = (shape.heads + kGroupRows - 1) / kGroupRows;
-    const std::int64_t wanted = (2 * run.parallel->workers() + q.rows - 1) / q.rows;
+    const std::int64_t wanted = (run.parallel->workers() + q.rows - 1) / q.rows;
     const std::int64_t parts = q.rows >= 2 * run.parallel->workers() ? 1 : std::min(head_groups, wanted);
     const std::int64_t part_heads = (head_groups + parts - 1) / parts * kGroupRows;
     run.parallel->run(q.rows * parts, 1, [&](std::int64_t item, std::int64_t, int worker) {

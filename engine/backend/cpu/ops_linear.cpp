@@ -67,6 +67,37 @@ Result<Kernel> linear(PrepareContext& context, const Node& node, const SharedPtr
   });
 }
 
+// Linears of one input in one dispatch: none waits for another's last tile.
+Result<Kernel> fused_linears(PrepareContext& context, const Node& node, const SharedPtr& shared) {
+  struct Part {
+    PackedWeightPtr weight;
+    graph::ValueId output;
+  };
+  std::vector<Part> parts;
+  std::vector<PackedMatrix> matrices;
+  for (const int index : std::get<graph::FusedAttributes>(node.attributes).parts) {
+    const Node& part = context.graph.fused_parts[static_cast<std::size_t>(index)];
+    DI_ASSIGN(PackedWeightPtr weight, pack_weight(context, *shared, part.weights[0], part.inputs[0]));
+    matrices.push_back(weight->parts[0]);
+    parts.push_back({std::move(weight), part.outputs[0]});
+  }
+  DI_TRY(reserve_linears(shared->workspace, most_rows(context, node.inputs[0]), matrices,
+                         static_cast<std::int64_t>(parts.size())));
+  const auto jobs = std::make_shared<std::vector<LinearJob>>(parts.size());
+  return Kernel([parts = std::move(parts), jobs, shared](const NodeRun& run) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const FloatRows y = run.floats(parts[i].output);
+      LinearJob& job = (*jobs)[i];
+      job.matrix = &parts[i].weight->parts[0];
+      job.y = y.data;
+      job.y_stride = y.columns;
+      job.round_bf16 = run.value(parts[i].output).type == graph::ElementType::kBf16;
+    }
+    const FloatRows x = run.input(0);
+    run_linears(*shared->set, *run.parallel, shared->workspace, x.data, x.columns, x.rows, *jobs);
+  });
+}
+
 // Block diagonal: slice g of the outputs reads slice g of the inputs (attention.md 3.8).
 Result<Kernel> grouped_linear(PrepareContext& context, const Node& node, const SharedPtr& shared) {
   const graph::Weight& weight = context.weights.weight(node.weights[0]);
@@ -117,6 +148,9 @@ void add_linear_kernels(OpTable& table, const SharedPtr& shared) {
   };
   table[Op::kGroupedLinear] = [shared](PrepareContext& context, const Node& node) {
     return grouped_linear(context, node, shared);
+  };
+  table[Op::kFusedLinears] = [shared](PrepareContext& context, const Node& node) {
+    return fused_linears(context, node, shared);
   };
 }
 

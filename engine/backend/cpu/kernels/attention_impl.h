@@ -2,7 +2,8 @@
 //
 // Attention (attention.md 3.7): lanes are heads for q.k and for the softmax, channels for the weighted sum,
 // so no sum crosses lanes. A dot runs over the channels in order from zero; a weighted sum adds a tile's keys
-// in list order to the rescaled accumulator; tiles of 64 keys in list order with a running maximum.
+// in list order to the rescaled accumulator; tiles of 64 keys in list order with a running maximum. A model of up to 8
+// heads would leave most lanes empty: there a dot runs over 16 stripes of channels and their tree, as in the norms.
 #pragma once
 
 #include "backend/cpu/kernels/linear_impl.h"
@@ -55,10 +56,70 @@ static void small_product(const float* panel, std::int64_t panel_stride, std::in
                    acc_stride);
 }
 
-// Scores of one tile become numerators; running maximum, denominator and rescale factor of 16 heads move on.
-DI_INLINE void softmax_tile(float* scores, int keys, float scale, bool round, float* top, float* total,
-                            float* rescale) {
-  for (int v = 0; v < kVectors; ++v) {
+constexpr int kFewHeads = 8;
+constexpr int kDotHeads = 2;
+constexpr int kDotKeys = kVectors == 4 ? 1 : 2;
+
+// scores[j][h] = q[h] . keys[j], K keys and H heads: stripes of channels, then their tree.
+template <int K, int H>
+DI_INLINE void dot_stripes(const float* q, const float* keys, int dim, float* scores) {
+  vf sum[K][H][kVectors];
+#pragma GCC unroll 2
+  for (int j = 0; j < K; ++j)
+#pragma GCC unroll 2
+    for (int h = 0; h < H; ++h)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sum[j][h][v] = zero();
+#pragma GCC unroll 1
+  for (int c = 0; c < dim; c += kGroupRows)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      vf key[K];
+#pragma GCC unroll 2
+      for (int j = 0; j < K; ++j)
+        key[j] = load(keys + j * dim + c + v * kLanes);
+#pragma GCC unroll 2
+      for (int h = 0; h < H; ++h) {
+        const vf value = load(q + h * dim + c + v * kLanes);
+#pragma GCC unroll 2
+        for (int j = 0; j < K; ++j)
+          sum[j][h][v] = multiply_add(value, key[j], sum[j][h][v]);
+      }
+    }
+#pragma GCC unroll 2
+  for (int j = 0; j < K; ++j)
+#pragma GCC unroll 2
+    for (int h = 0; h < H; ++h)
+      scores[j * kGroupRows + h] = stripe_sum(sum[j][h]);
+}
+
+// The scores of a tile for up to kFewHeads heads; the lanes past them become zero.
+static void few_heads_scores(const float* q, int heads, const float* keys, int count, int dim,
+                             float* scores) {
+  for (int i = 0; i < count * kGroupRows; i += kLanes)
+    store(scores + i, zero());
+  for (int h = 0; h < heads; h += kDotHeads) {
+    const float* rows = q + h * dim;
+    float* out = scores + h;
+    int j = 0;
+    if (h + kDotHeads <= heads) {
+      for (; j + kDotKeys <= count; j += kDotKeys)
+        dot_stripes<kDotKeys, kDotHeads>(rows, keys + j * dim, dim, out + j * kGroupRows);
+      for (; j < count; ++j)
+        dot_stripes<1, kDotHeads>(rows, keys + j * dim, dim, out + j * kGroupRows);
+    } else {
+      for (; j < count; ++j)
+        dot_stripes<1, 1>(rows, keys + j * dim, dim, out + j * kGroupRows);
+    }
+  }
+}
+
+// Scores of one tile become numerators; running maximum, denominator and rescale factor of 16 heads (those of the vectors
+// that hold `heads`) move on.
+DI_INLINE void softmax_tile(float* scores, int keys, int heads, float scale, bool round, float* top,
+                            float* total, float* rescale) {
+  for (int v = 0; v * kLanes < heads; ++v) {
     const vf before = load(top + v * kLanes);
     vf best = before;
     for (int j = 0; j < keys; ++j) {
@@ -94,7 +155,8 @@ static void attention_row(const AttentionRow& a) {
   const int heads = a.head_end - a.head_begin;
   const int groups = (heads + kGroupRows - 1) / kGroupRows;
   const float* q = a.q + static_cast<std::int64_t>(a.head_begin) * dim;
-  for (int g = 0; g < groups; ++g)
+  const bool few = a.heads <= kFewHeads;
+  for (int g = 0; g < groups && !few; ++g)
     for (int h = 0; h < kGroupRows; ++h) {
       const int head = g * kGroupRows + h;
       float* lane = query + g * dim * kGroupRows + h;
@@ -113,9 +175,14 @@ static void attention_row(const AttentionRow& a) {
     for (int g = 0; g < groups; ++g) {
       const int first = g * kGroupRows;
       const int mine = heads - first < kGroupRows ? heads - first : kGroupRows;
-      small_product(query + g * dim * kGroupRows, kGroupRows, dim, tile, dim, 1, keys, false, scores,
-                    kGroupRows);
-      softmax_tile(scores, keys, a.scale, a.round_numerators, top + first, total + first, rescale + first);
+      if (few) {
+        few_heads_scores(q, heads, tile, keys, dim, scores);
+      } else {
+        small_product(query + g * dim * kGroupRows, kGroupRows, dim, tile, dim, 1, keys, false, scores,
+                      kGroupRows);
+      }
+      softmax_tile(scores, keys, mine, a.scale, a.round_numerators, top + first, total + first,
+                   rescale + first);
       float* out = sums + first * dim;
       if (begin > 0)
         for (int h = 0; h < mine; ++h) {

@@ -272,10 +272,16 @@ std::vector<float> attention_twin(const KernelSet& set, const AttentionCase& c, 
       std::vector<float> s;
       float best = top;
       for (int j = begin; j < end; ++j) {
-        float dot = 0.0f;
+        // Up to 8 heads: 16 stripes and their tree. More: in order, which is one stripe.
+        const std::size_t stripes = c.heads <= 8 ? 16 : 1;
+        std::vector<float> dot(stripes, 0.0f);
         for (std::size_t i = 0; i < dim; ++i)
-          dot = twin::multiply_add(set, q[h * dim + i], keys[static_cast<std::size_t>(j) * dim + i], dot);
-        s.push_back(dot * scale);
+          dot[i % stripes] = twin::multiply_add(
+              set, q[h * dim + i], keys[static_cast<std::size_t>(j) * dim + i], dot[i % stripes]);
+        for (std::size_t half = stripes / 2; half >= 1; half /= 2)
+          for (std::size_t i = 0; i < half; ++i)
+            dot[i] += dot[i + half];
+        s.push_back(dot[0] * scale);
         best = std::max(best, s.back());
       }
       const float rescale = exp_f32(top - best);
@@ -307,7 +313,8 @@ TEST(CpuAttention, EqualsTwinForAnySplitOfHeads) {
   for (const KernelSet* set : available_sets())
     for (const AttentionCase& c :
          {AttentionCase{4, 64, 5}, AttentionCase{20, 32, 130}, AttentionCase{33, 48, 64},
-          AttentionCase{16, 512, 67}, AttentionCase{2, 16, 0}})
+          AttentionCase{16, 512, 67}, AttentionCase{2, 16, 0}, AttentionCase{1, 32, 3},
+          AttentionCase{7, 80, 129}, AttentionCase{8, 512, 64}, AttentionCase{9, 16, 65}})
       for (const bool round : {false, true}) {
         const auto size = static_cast<std::size_t>(c.heads * c.dim);
         const std::vector<float> q = normals(size, random, 1.0f, true);
@@ -324,7 +331,7 @@ TEST(CpuAttention, EqualsTwinForAnySplitOfHeads) {
           std::copy_n(from.rows + static_cast<std::ptrdiff_t>(first) * from.dim, count * from.dim, out);
         };
         const std::vector<float> expected = attention_twin(*set, c, q, keys, sinks, 0.3f, round);
-        for (const int split : {c.heads, 16}) {
+        for (const int split : {c.heads, 16, 3}) {
           std::vector<float> out(size, 9.0f);
           for (int begin = 0; begin < c.heads; begin += split) {
             AttentionRow row;
