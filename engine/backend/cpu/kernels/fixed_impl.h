@@ -140,9 +140,7 @@ DI_INLINE vi repeat_16(const std::uint8_t* p) {
 alignas(16) static constexpr std::uint8_t kFp4Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                                            12, 11, 10, 9,  8,  6,  4,  0};
 
-constexpr int kUnits = 4;  // 64-byte units of a group's block, 8 columns each
-// Streams as slow as those of the scales escape the processor's own prefetching.
-constexpr std::int64_t kScalePrefetchBytes = 16 * kGroupRows;
+constexpr int kUnits = 4;         // 64-byte units of a group's block, 8 columns each
 constexpr int kDirectGroups = 2;  // of one row at once: as many streams of codes, and of scales
 
 // Lane r of low/high: 4 columns of row r as bytes.
@@ -215,18 +213,19 @@ DI_INLINE vf fixed_finish(const FixedSums<Block>& s, const Block& x, vf scale, i
   return multiply_add(fixed_partial(s, x, v) * splat(x.scale), scale, acc);
 }
 
-// One row, weights decoded in registers.
-template <class Block>
+// One row, weights decoded in registers. The scales are fetched as many blocks ahead as the codes: streams as slow as theirs
+// escape the processor's own prefetching.
+template <class Block, std::int64_t kAhead>
 DI_INLINE void fixed_block_direct(const std::uint8_t* codes, const std::uint8_t* scales, const Block& x,
                                   vf (&acc)[kVectors]) {
   FixedSums<Block> sums;
   fixed_start(sums, x);
-  prefetch(scales + kScalePrefetchBytes);
+  prefetch(scales + kAhead / 256 * kGroupRows);
 #pragma GCC unroll 4
   for (int unit = 0; unit < kUnits; ++unit) {
     vi low[kVectors];
     vi high[kVectors];
-    prefetch(codes + unit * 64 + kPrefetchBytes);
+    prefetch(codes + unit * 64 + kAhead);
     for (int v = 0; v < kVectors; ++v)
       fixed_decode(codes + unit * 64, v, low[v], high[v]);
     fixed_step(sums, x, unit * 8, low);
@@ -270,14 +269,15 @@ static void fixed_direct(const LinearTile& t, std::int64_t group, std::int64_t r
       acc[g][v] = zero();
   const std::uint8_t* codes = m.codes + group * m.blocks * 256;
   const std::uint8_t* scales = m.scales + group * m.blocks * kGroupRows;
+  constexpr std::int64_t ahead = kPrefetchBytes / G;
   for (int g = 0; g < G; ++g) {
-    prefetch_start(codes + g * m.blocks * 256);
-    prefetch_start(scales + g * m.blocks * kGroupRows);
+    prefetch_start(codes + g * m.blocks * 256, ahead);
+    prefetch_start(scales + g * m.blocks * kGroupRows, ahead / 256 * kGroupRows);
   }
   for (std::int64_t block = 0; block < m.blocks; ++block)
     for (int g = 0; g < G; ++g)
-      fixed_block_direct(codes + (g * m.blocks + block) * 256, scales + (g * m.blocks + block) * kGroupRows,
-                         x[block], acc[g]);
+      fixed_block_direct<Block, ahead>(codes + (g * m.blocks + block) * 256,
+                                       scales + (g * m.blocks + block) * kGroupRows, x[block], acc[g]);
   for (int g = 0; g < G; ++g)
     write_group(t, row, group + g, 1.0f, acc[g]);
 }
@@ -287,6 +287,9 @@ static void decode_panel(const PackedMatrix& m, std::int64_t group, std::int64_t
   for (std::int64_t g = 0; g < groups; ++g)
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t place = (group + g) * m.blocks + first + block;
+      // The next chunk comes while the rows pass.
+      prefetch_start(m.codes + (place + kLinearBlockChunk) * 256, 256);
+      prefetch(m.scales + (place + kLinearBlockChunk) * kGroupRows);
       for (int v = 0; v < kVectors; ++v) {
         for (int unit = 0; unit < kUnits; ++unit) {
           vi low;

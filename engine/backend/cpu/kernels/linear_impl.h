@@ -282,10 +282,11 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < kVectors; ++v)
         acc[g][r][v] = zero();
+  constexpr std::int64_t ahead = kPrefetchBytes / G;
   const std::uint8_t* codes[G];
   for (int g = 0; g < G; ++g) {
     codes[g] = m.codes + (group + g) * m.blocks * bytes;
-    prefetch_start(codes[g]);
+    prefetch_start(codes[g], ahead);
   }
   for (std::int64_t block = 0; block < m.blocks; ++block) {
     vf partial[G][R][kVectors];
@@ -298,7 +299,7 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g) {
         vf w[Format::kDecodeSteps][kVectors];
-        prefetch(codes[g] + kPrefetchBytes);
+        prefetch(codes[g] + ahead);
         Format::decode(codes[g], w);
         codes[g] += Format::kDecodeBytes;
 #pragma GCC unroll 8
@@ -335,6 +336,12 @@ constexpr int kTileWidth = 1;
 constexpr int kTileRows = 2;
 constexpr int kTileWidth = 1;
 #endif
+
+// Rows of the tile that begins at `row`: as equal as can be, because a tile of few keeps the multipliers half idle.
+DI_INLINE std::int64_t tile_rows(std::int64_t rows, std::int64_t row) {
+  const std::int64_t tiles = (rows - row + kTileRows - 1) / kTileRows;
+  return (rows - row + tiles - 1) / tiles;
+}
 
 // R rows x G groups over `blocks` blocks of a decoded panel ([group][step][16]); adds to acc [rows, 64].
 template <class Format, int R, int G>
@@ -411,6 +418,7 @@ static void linear_panel(const LinearTile& t, std::int64_t group, std::int64_t g
       float* out = panel + g * panel_group;
       for (std::int64_t step = 0; step < blocks * Format::kSteps; step += Format::kDecodeSteps) {
         vf w[Format::kDecodeSteps][kVectors];
+        prefetch(codes + kLinearBlockChunk * bytes);  // comes while the rows pass
         Format::decode(codes, w);
         codes += Format::kDecodeBytes;
         for (int s = 0; s < Format::kDecodeSteps; ++s)
@@ -420,8 +428,8 @@ static void linear_panel(const LinearTile& t, std::int64_t group, std::int64_t g
     }
     // Groups outside: a group's part of the panel stays in the first cache while all rows pass.
     const auto all_rows = [&]<int G>(std::int64_t g) {
-      for (std::int64_t row = 0; row < rows; row += kTileRows) {
-        const std::int64_t count = rows - row < kTileRows ? rows - row : kTileRows;
+      for (std::int64_t row = 0, count = 0; row < rows; row += count) {
+        count = tile_rows(rows, row);
         const std::uint32_t* x[kTileRows];
         for (std::int64_t r = 0; r < count; ++r)
           x[r] =

@@ -60,14 +60,15 @@ DI_INLINE void store_bits(void* p, vi v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-// How far ahead a stream of weights is asked for: past the page that the processor's own prefetching stops at.
-constexpr std::int64_t kPrefetchBytes = 1024;
+// Bytes of weights that are under way while others are used, over all streams that are read side by side: what a core needs
+// to keep memory busy, and past the page that the processor's own prefetching stops at.
+constexpr std::int64_t kPrefetchBytes = 4096;
 DI_INLINE void prefetch(const std::uint8_t* p) {
   __builtin_prefetch(p);
 }
-// The part of a stream that prefetching ahead leaves out.
-DI_INLINE void prefetch_start(const std::uint8_t* stream) {
-  for (std::int64_t at = 0; at < kPrefetchBytes; at += 64)
+// The part of a stream that prefetching `ahead` bytes leaves out.
+DI_INLINE void prefetch_start(const std::uint8_t* stream, std::int64_t ahead) {
+  for (std::int64_t at = 0; at < ahead; at += 64)
     prefetch(stream + at);
 }
 
