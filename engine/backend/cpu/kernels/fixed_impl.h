@@ -141,7 +141,7 @@ alignas(16) static constexpr std::uint8_t kFp4Codes[16] = {12, 13, 14, 15, 16, 1
                                                            12, 11, 10, 9,  8,  6,  4,  0};
 
 constexpr int kUnits = 4;         // 64-byte units of a group's block, 8 columns each
-constexpr int kDirectGroups = 2;  // of one row at once: as many streams of codes, and of scales
+constexpr int kDirectGroups = 2;  // of few rows at once: as many streams of codes, and of scales
 
 // Lane r of low/high: 4 columns of row r as bytes.
 DI_INLINE void fixed_decode(const std::uint8_t* unit, int v, vi& low, vi& high) {
@@ -213,13 +213,14 @@ DI_INLINE vf fixed_finish(const FixedSums<Block>& s, const Block& x, vf scale, i
   return multiply_add(fixed_partial(s, x, v) * splat(x.scale), scale, acc);
 }
 
-// One row, weights decoded in registers. The scales are fetched as many blocks ahead as the codes: streams as slow as theirs
+// R rows, weights decoded in registers. The scales are fetched as many blocks ahead as the codes: streams as slow as theirs
 // escape the processor's own prefetching.
-template <class Block, std::int64_t kAhead>
-DI_INLINE void fixed_block_direct(const std::uint8_t* codes, const std::uint8_t* scales, const Block& x,
-                                  vf (&acc)[kVectors]) {
-  FixedSums<Block> sums;
-  fixed_start(sums, x);
+template <class Block, int R, std::int64_t kAhead>
+DI_INLINE void fixed_block_direct(const std::uint8_t* codes, const std::uint8_t* scales,
+                                  const Block* const (&x)[R], std::int64_t block, vf (&acc)[R][kVectors]) {
+  FixedSums<Block> sums[R];
+  for (int r = 0; r < R; ++r)
+    fixed_start(sums[r], x[r][block]);
   prefetch(scales + kAhead / 256 * kGroupRows);
 #pragma GCC unroll 4
   for (int unit = 0; unit < kUnits; ++unit) {
@@ -228,11 +229,16 @@ DI_INLINE void fixed_block_direct(const std::uint8_t* codes, const std::uint8_t*
     prefetch(codes + unit * 64 + kAhead);
     for (int v = 0; v < kVectors; ++v)
       fixed_decode(codes + unit * 64, v, low[v], high[v]);
-    fixed_step(sums, x, unit * 8, low);
-    fixed_step(sums, x, unit * 8 + 4, high);
+    for (int r = 0; r < R; ++r)
+      fixed_step(sums[r], x[r][block], unit * 8, low);
+    for (int r = 0; r < R; ++r)
+      fixed_step(sums[r], x[r][block], unit * 8 + 4, high);
   }
-  for (int v = 0; v < kVectors; ++v)
-    acc[v] = fixed_finish(sums, x, powers_of_two(scales + v * kLanes), v, acc[v]);
+  for (int v = 0; v < kVectors; ++v) {
+    const vf scale = powers_of_two(scales + v * kLanes);
+    for (int r = 0; r < R; ++r)
+      acc[r][v] = fixed_finish(sums[r], x[r][block], scale, v, acc[r][v]);
+  }
 }
 
 // Decoded weights of up to kTileGroups groups and kLinearBlockChunk blocks.
@@ -259,14 +265,17 @@ DI_INLINE void fixed_block_panel(const std::uint8_t (&codes)[8][kGroupRows * 4],
     acc[v] = fixed_finish(sums, x, load(scales + v * kLanes), v, acc[v]);
 }
 
-template <class Block, int G>
+template <class Block, int G, int R>
 static void fixed_direct(const LinearTile& t, std::int64_t group, std::int64_t row) {
   const PackedMatrix& m = *t.matrix;
-  const Block* x = reinterpret_cast<const Block*>(row_of(t, row));
-  vf acc[G][kVectors];
+  const Block* x[R];
+  for (int r = 0; r < R; ++r)
+    x[r] = reinterpret_cast<const Block*>(row_of(t, row + r));
+  vf acc[G][R][kVectors];
   for (int g = 0; g < G; ++g)
-    for (int v = 0; v < kVectors; ++v)
-      acc[g][v] = zero();
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < kVectors; ++v)
+        acc[g][r][v] = zero();
   const std::uint8_t* codes = m.codes + group * m.blocks * 256;
   const std::uint8_t* scales = m.scales + group * m.blocks * kGroupRows;
   constexpr std::int64_t ahead = kPrefetchBytes / G;
@@ -276,10 +285,11 @@ static void fixed_direct(const LinearTile& t, std::int64_t group, std::int64_t r
   }
   for (std::int64_t block = 0; block < m.blocks; ++block)
     for (int g = 0; g < G; ++g)
-      fixed_block_direct<Block, ahead>(codes + (g * m.blocks + block) * 256,
-                                       scales + (g * m.blocks + block) * kGroupRows, x[block], acc[g]);
+      fixed_block_direct<Block, R, ahead>(codes + (g * m.blocks + block) * 256,
+                                          scales + (g * m.blocks + block) * kGroupRows, x, block, acc[g]);
   for (int g = 0; g < G; ++g)
-    write_group(t, row, group + g, 1.0f, acc[g]);
+    for (int r = 0; r < R; ++r)
+      write_group(t, row + r, group + g, 1.0f, acc[g][r]);
 }
 
 static void decode_panel(const PackedMatrix& m, std::int64_t group, std::int64_t groups, std::int64_t first,
@@ -338,16 +348,30 @@ static void fixed_panel(const LinearTile& t, std::int64_t group, std::int64_t gr
     }
 }
 
+// Rows by twos, if the sums of two stay in registers, past each pair of groups.
+template <class Block>
+static void fixed_direct_rows(const LinearTile& t, std::int64_t group, std::int64_t groups) {
+  constexpr int kRows = Block::kDigits == 2 ? 2 : 1;
+  const auto rows = [&]<int G>(std::int64_t first) {
+    std::int64_t row = 0;
+    for (; row + kRows <= t.rows; row += kRows)
+      fixed_direct<Block, G, kRows>(t, first, row);
+    if (row < t.rows) fixed_direct<Block, G, 1>(t, first, row);
+  };
+  std::int64_t g = 0;
+  for (; g + kDirectGroups <= groups; g += kDirectGroups)
+    rows.template operator()<kDirectGroups>(group + g);
+  for (; g < groups; ++g)
+    rows.template operator()<1>(group + g);
+}
+
 template <class Block>
 static void linear_fixed(const LinearTile& t) {
+  constexpr std::int64_t kMostDirect = Block::kDigits == 2 ? 6 : 1;  // for more rows a decoded panel pays
   for (std::int64_t group = t.group_begin; group < t.group_end; group += kTileGroups) {
     const std::int64_t groups = t.group_end - group < kTileGroups ? t.group_end - group : kTileGroups;
-    if (t.rows == 1) {
-      std::int64_t g = 0;
-      for (; g + kDirectGroups <= groups; g += kDirectGroups)
-        fixed_direct<Block, kDirectGroups>(t, group + g, 0);
-      for (; g < groups; ++g)
-        fixed_direct<Block, 1>(t, group + g, 0);
+    if (t.rows <= kMostDirect) {
+      fixed_direct_rows<Block>(t, group, groups);
     } else {
       for (std::int64_t row = 0; row < t.rows; row += kLinearRowChunk)
         fixed_panel<Block>(t, group, groups, row,
