@@ -21,6 +21,8 @@ struct Options {
   std::string name;
   std::vector<std::string> aliases;
   bool strict_names = false;
+  int max_sequences = runtime::kDefaultSequences;
+  int step_tokens = runtime::kDefaultStepTokens;
   int max_waiting = 1024;
   std::int64_t drain_s = 30;
 };
@@ -57,6 +59,8 @@ Result<void> serve_model(const Options& options) {
   DI_ASSIGN(wanted.mode, options.engine.requested_mode());
   DI_ASSIGN(wanted.decoder_tokens, options.engine.decoder_tokens());
   DI_ASSIGN(wanted.prefix, options.engine.prefix_options());
+  wanted.load.max_sequences = options.max_sequences;
+  wanted.load.step_tokens = options.step_tokens;
   wanted.max_waiting = options.max_waiting;
 
   serve::ApiOptions names;
@@ -103,6 +107,15 @@ void add_serve(Context& context) {
   command->add_option("--model-alias", options->aliases, "Another name for it; may be given more than once");
   command->add_flag("--strict-model-names", options->strict_names,
                     "Answer 404 to other names instead of taking them for this model");
+  command
+      ->add_option("--max-sequences", options->max_sequences, "Most requests that run at a time; others wait")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--step-tokens", options->step_tokens,
+                   "Most tokens of a step; not fewer than --max-sequences")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command->add_option("--max-waiting", options->max_waiting, "Most queued requests; one more gets 429")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -83,6 +83,15 @@ Result<std::unique_ptr<Engine>> Engine::create(Core core, EngineOptions options)
       std::move(core), std::move(options), std::move(scheduler), std::move(prefixes))));
 }
 
+std::string_view step_phase_name(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kPrefill: return "prefill";
+    case StepPhase::kDecode: return "decode";
+    case StepPhase::kMixed: return "mixed";
+  }
+  return "?";
+}
+
 Engine::Engine(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 Engine::~Engine() = default;
 

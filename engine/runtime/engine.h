@@ -8,11 +8,13 @@
 //   for (;;) { auto event = stream->next(); ... }
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -99,6 +101,8 @@ class Stream {
   void on_event(std::function<void()> called);
   // Usage::cached_tokens, known from the first token on: for readers that do not wait for the Finish.
   std::int64_t cached_tokens() const;
+  // How long it waited in the queue for its first place; known from the first token on.
+  std::int64_t queue_ns() const;
   // The Finish still comes, with kCancelled unless it had finished before.
   void cancel();
 
@@ -145,6 +149,15 @@ struct StepRecord {
 };
 inline constexpr std::size_t kMaxStepRecords = 1 << 16;  // the log keeps the newest
 
+// What the sequences of a step did: all read their prompts, all decoded, or some of each.
+enum class StepPhase : std::uint8_t { kPrefill, kDecode, kMixed };
+inline constexpr int kStepPhases = 3;
+std::string_view step_phase_name(StepPhase phase);  // "prefill": metric labels
+
+struct PhaseStats {
+  std::int64_t steps = 0, tokens = 0, time_ns = 0;
+};
+
 struct EngineStats {
   std::int64_t submitted = 0, finished = 0, cancelled = 0, failed = 0;
   std::int64_t prompt_tokens = 0, completion_tokens = 0;  // computed, produced
@@ -152,6 +165,7 @@ struct EngineStats {
   std::int64_t unrestored_tokens = 0;                     // of prompts: Usage's, summed
   std::int64_t preemptions = 0;
   std::int64_t steps = 0, step_time_ns = 0;
+  std::array<PhaseStats, kStepPhases> phases{};  // of those, by StepPhase
   int waiting = 0, running = 0;
   int blocks = 0, free_blocks = 0;  // free: or cached and held by nobody
   int cached_blocks = 0;

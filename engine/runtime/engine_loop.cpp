@@ -159,7 +159,9 @@ Result<Stream> Engine::Loop::submit(Request request) {
     const std::lock_guard lock(signal_->mutex);
     active->id = next_request_;
     arrival.request = active->id;
-    if (const auto refusal = scheduler_.enqueue(arrival, now_ns())) return refusal_error(*refusal);
+    active->submitted_ns = now_ns();
+    if (const auto refusal = scheduler_.enqueue(arrival, active->submitted_ns))
+      return refusal_error(*refusal);
     ++next_request_;
     stream = std::make_shared<Stream::Shared>(active->id, signal_);
     active->stream = stream;
@@ -258,8 +260,11 @@ void Engine::Loop::open_planned(const sched::StepPlan& plan) {
     give_place_up(*active_.at(id));
   for (const sched::Refused& refused : plan.refused)
     refuse(refused);
-  for (const sched::Admission& admission : plan.admitted)
-    open(*active_.at(admission.request), admission);
+  for (const sched::Admission& admission : plan.admitted) {
+    Active& active = *active_.at(admission.request);
+    if (!admission.again) active.stream->queue_ns.store(now_ns() - active.submitted_ns);
+    open(active, admission);
+  }
 }
 
 void Engine::Loop::lay_out(Flight& flight) {
@@ -301,6 +306,16 @@ std::optional<FinishReason> Engine::Loop::reason_to_stop(const Active& active, s
 }
 
 void Engine::Loop::note_step(const Flight& flight) {
+  const auto& planned = flight.plan.sequences;
+  const auto decoding = std::count_if(planned.begin(), planned.end(),
+                                      [](const sched::PlannedSequence& one) { return one.decodes; });
+  const StepPhase phase = decoding == 0                                             ? StepPhase::kPrefill
+                          : decoding == static_cast<std::ptrdiff_t>(planned.size()) ? StepPhase::kDecode
+                                                                                    : StepPhase::kMixed;
+  PhaseStats& of_phase = stats_.phases[static_cast<std::size_t>(phase)];
+  ++of_phase.steps;
+  of_phase.tokens += flight.plan.tokens;
+  of_phase.time_ns += flight.step.time_ns;
   ++stats_.steps;
   stats_.step_time_ns += flight.step.time_ns;
   if (!options_.step_log) return;
@@ -309,8 +324,7 @@ void Engine::Loop::note_step(const Flight& flight) {
   record.sequences = static_cast<int>(flight.requests.size());
   record.tokens = flight.plan.tokens;
   record.admitted = static_cast<int>(flight.plan.admitted.size());
-  for (const sched::PlannedSequence& planned : flight.plan.sequences)
-    record.decoding += planned.decodes ? 1 : 0;
+  record.decoding = static_cast<int>(decoding);
   record.time_ns = flight.step.time_ns;
   record.gap_ns = flight.step.gap_ns;
   if (log_.size() == kMaxStepRecords) log_.pop_front();

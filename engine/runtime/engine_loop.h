@@ -50,6 +50,7 @@ class Engine::Loop {
     sched::Start start;
     std::int64_t max_tokens = 0;
     std::int64_t produced = 0;
+    std::int64_t submitted_ns = 0;
     std::optional<Sampler> sampler;
     std::optional<cache::Sequence> sequence;  // while it has a place
     std::vector<std::int32_t> ids;            // prompt and produced ids of one that gave its place up

@@ -171,6 +171,32 @@ TEST(Engine, SaysWhyARequestWaits) {
   collect(*second);
   expect_all_free(*engine);
   EXPECT_EQ(engine->why(second->id()).reason, sched::WaitReason::kUnknown);
+  EXPECT_GT(first->queue_ns(), 0);
+  EXPECT_GT(second->queue_ns(), first->queue_ns());
+}
+
+// The sums of EngineStats::phases are those of the steps in the log.
+void expect_phases_of_the_log(const Engine& engine) {
+  std::array<PhaseStats, kStepPhases> phases{};
+  for (const StepRecord& step : engine.step_log()) {
+    const StepPhase phase = step.decoding == 0                ? StepPhase::kPrefill
+                            : step.decoding == step.sequences ? StepPhase::kDecode
+                                                              : StepPhase::kMixed;
+    PhaseStats& sums = phases[static_cast<std::size_t>(phase)];
+    ++sums.steps;
+    sums.tokens += step.tokens;
+    sums.time_ns += step.time_ns;
+  }
+  const EngineStats stats = engine.stats();
+  std::int64_t steps = 0;
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    EXPECT_GT(phases[i].steps, 0) << step_phase_name(static_cast<StepPhase>(i));
+    EXPECT_EQ(stats.phases[i].steps, phases[i].steps);
+    EXPECT_EQ(stats.phases[i].tokens, phases[i].tokens);
+    EXPECT_EQ(stats.phases[i].time_ns, phases[i].time_ns);
+    steps += stats.phases[i].steps;
+  }
+  EXPECT_EQ(stats.steps, steps);
 }
 
 TEST(Engine, CompanyChangesNothing) {
@@ -209,6 +235,7 @@ TEST(Engine, CompanyChangesNothing) {
       return step.decoding > 0 && step.decoding < step.sequences;
     })) << "no step mixed prompts and decoding";
     expect_all_free(*engine);
+    expect_phases_of_the_log(*engine);
   }
 }
 

@@ -74,6 +74,7 @@ class Answer final : public PendingAnswer {
     service::Turn turn;
     std::unique_ptr<dialects::AnswerWriter> writer;
     std::optional<service::TurnResult> result;
+    std::optional<Clock::time_point> first;  // its first output
   };
 
   dialects::AnswerIdentity identity(std::size_t choice) {
@@ -102,6 +103,7 @@ class Answer final : public PendingAnswer {
     events_.clear();
     const bool more = choice.turn.advance(events_, 0);
     note_progress();
+    if (!events_.empty() && !choice.first) choice.first = Clock::now();
     frames_.clear();
     if (!events_.empty()) choice.writer->push(events_, frames_);
     if (!more) finish(choice);
@@ -130,6 +132,7 @@ class Answer final : public PendingAnswer {
     completion_tokens_ += choice.result->usage.completion_tokens;
     reasoning_tokens_ += choice.result->usage.reasoning_tokens;
     finish_ = finish_word(choice.result->output.outcome.finish);
+    note_times(choice);
     ++finished_;
     const bool last = finished_ == choices_.size();
     // The usage of several answers is their sum, said once, behind the last; so is the mark of the end.
@@ -140,6 +143,20 @@ class Answer final : public PendingAnswer {
       DI_CHECK(frames_.size() >= before + ending);
       frames_.resize(frames_.size() - ending);
     }
+  }
+
+  void note_times(const Choice& choice) {
+    if (!choice.first) return;  // nothing came of it
+    ServingMetrics& metrics = *options_.metrics;
+    const service::TurnUsage& usage = choice.result->usage;
+    const double queue = static_cast<double>(usage.queue_ns) * 1e-9;
+    const double first = std::chrono::duration<double>(*choice.first - started_).count();
+    const double decode = seconds_since(*choice.first);
+    metrics.request_queue_time.observe(queue);
+    metrics.request_prefill_time.observe(std::max(0.0, first - queue));
+    metrics.request_decode_time.observe(decode);
+    if (usage.completion_tokens > 1)
+      metrics.time_per_output_token.observe(decode / static_cast<double>(usage.completion_tokens - 1));
   }
 
   dialects::TokenUsage usage() const {

@@ -26,10 +26,29 @@ HttpReply json_reply(const JsonValue& body, int status = 200) {
   return reply;
 }
 
+std::optional<Refusal> refusal_of(const dialects::RequestError& error) {
+  if (error.code == "context_length_exceeded") return Refusal::kTooLong;
+  switch (error.status) {
+    case 400: return Refusal::kInvalid;
+    case 401: return Refusal::kKey;
+    case 404: return Refusal::kModel;
+    case 413:
+    case 431: return Refusal::kTooLarge;
+    case 429: return Refusal::kQueue;
+    default: return std::nullopt;  // a failure of the server, or no request for work
+  }
+}
+
+HttpReply refused(HttpReply reply, Refusal why) {
+  reply.refused = why;
+  return reply;
+}
+
 HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error,
                   std::int64_t retry_after_ns = 0) {
   HttpReply reply;
   reply.status = error.status;
+  reply.refused = refusal_of(error);
   reply.body = dialects::error_body(error, dialect_of(request.path), text::Profile::kOurs, request.id);
   if (error.status == 429 || error.status == 503) {
     const std::int64_t seconds = (retry_after_ns + 999'999'999) / 1'000'000'000;
@@ -90,7 +109,7 @@ Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
     : options_(std::move(options)), keys_(keys), metrics_(metrics) {}
 
 void Api::serve(service::Service& service) {
-  metrics_.follow(service);
+  metrics_.follow(service, options_.version);
   service_.store(&service);
   apply_keys();
 }
@@ -143,12 +162,14 @@ HttpReply Api::handle(const HttpRequest& request) {
       HttpReply reply = error_reply(
           request, 401, key.empty() ? "the request brings no API key" : "the API key is not known");
       reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+      note_refusal(*reply.refused);
       return reply;
     }
     owner = *found;
   }
   HttpReply reply = (this->*route->handler)(request, owner);
   metrics_.http_requests(route->path, reply.status).add();
+  if (reply.refused && !route->open) note_refusal(*reply.refused);
   return reply;
 }
 
@@ -162,7 +183,10 @@ HttpReply Api::ready(const HttpRequest& request, const KeyOwner&) {
 }
 
 HttpReply Api::not_ready(const HttpRequest& request) const {
-  return error_reply(request, 503, draining() ? "the server is shutting down" : "the model is still loading");
+  const bool ending = draining();
+  return refused(
+      error_reply(request, 503, ending ? "the server is shutting down" : "the model is still loading"),
+      ending ? Refusal::kDraining : Refusal::kLoading);
 }
 
 HttpReply Api::metrics_page(const HttpRequest&, const KeyOwner&) {
@@ -264,11 +288,11 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
   auto parsed = dialects::parse_request(dialect, http.body, context());
   if (!parsed.ok()) return refusal(http, parsed.error());
   if (needs_grammar(*parsed)) {
-    return refusal(http,
-                   dialects::server_error(
-                       400,
-                       "an answer held to a schema, an expression or a tool (response_format, strict or "
-                       "required tools) is not available yet"));
+    return refused(
+        error_reply(http, 400,
+                    "an answer held to a schema, an expression or a tool (response_format, strict or "
+                    "required tools) is not available yet"),
+        Refusal::kUnsupported);
   }
   service::TurnRequest wanted = service::turn_request(*parsed);
   wanted.tenant = owner.tenant;
@@ -287,9 +311,10 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
   wanted.max_tokens = static_cast<std::int64_t>(*most);
 
   if (!enter(owner)) {
-    return error_reply(
-        http, 429,
-        fmt::format("{} requests of this key are under way, which is its limit", owner.max_waiting));
+    return refused(error_reply(http, 429,
+                               fmt::format("{} requests of this key are under way, which is its limit",
+                                           owner.max_waiting)),
+                   Refusal::kKeyLimit);
   }
   std::vector<service::Turn> turns;
   for (std::uint32_t choice = 0; choice < parsed->sampling.choices; ++choice) {

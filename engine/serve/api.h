@@ -34,6 +34,8 @@ class Api {
   // The keys have changed: what they say about tenants holds from now on.
   void apply_keys();
   void note_slow_reader() { metrics_.slow_readers.add(); }
+  void note_connections(std::size_t open) { metrics_.connections.set(static_cast<double>(open)); }
+  void note_refusal(Refusal why) { metrics_.refused(why).add(); }
   // No new work from now on: /ready says 503, and so does everything that would start a turn.
   void drain() { draining_.store(true); }
   bool draining() const { return draining_.load(); }

@@ -1,8 +1,10 @@
 // A request as the handlers see it, and their reply: no sockets, no library types.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,8 +41,25 @@ class PendingAnswer {
   virtual int status() const = 0;  // once advance() has returned false; of answers that are sent whole
 };
 
+// Why a request was turned away before it became work.
+enum class Refusal : std::uint8_t {
+  kLoading,      // the model is not there yet
+  kDraining,     // the server is shutting down
+  kKey,          // no API key, or one that is not known
+  kKeyLimit,     // as many of the key's requests are under way as it may have
+  kQueue,        // the queue is full
+  kTooLong,      // for the context, or for the blocks that there are
+  kTooLarge,     // header or body
+  kModel,        // another model's name
+  kUnsupported,  // asks for what the server cannot do yet
+  kInvalid,      // everything else that makes a request wrong
+  kConnections,  // closed at once: as many are open as may be
+};
+inline constexpr int kRefusals = 11;
+
 struct HttpReply {
   int status = 200;
+  std::optional<Refusal> refused;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;

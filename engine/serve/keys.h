@@ -4,7 +4,7 @@
 //
 // `tenant` names whose turn and whose cached prefixes a request uses (default: a name made from the key's digest), `weight`
 // its share (1 to 1024), `max_waiting` how many of its requests may be under way at a time (0: no limit of its own),
-// `priority` what its requests have among themselves (0 to 4). A '#' begins a comment.
+// `priority` what its requests have among themselves (0 to 7). A '#' begins a comment.
 #pragma once
 
 #include <cstdint>

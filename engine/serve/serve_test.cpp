@@ -360,6 +360,20 @@ TEST_F(ServerTest, DrainEndsWhatTakesTooLong) {
   EXPECT_TRUE(engine_is_idle());
 }
 
+TEST_F(ServerTest, ConnectionsAreCountedAndOneTooManyIsClosed) {
+  ServerOptions options;
+  options.max_connections = 1;
+  start(options);
+  Client one = client();
+  one.request("GET", "/metrics");
+  const std::string labels = R"({model_name="demo",engine="0")";
+  EXPECT_NE(one.read().body.find("deepinfer:connections" + labels + "} 1\n"), std::string::npos);
+  EXPECT_TRUE(client().closed());
+  one.request("GET", "/metrics");
+  EXPECT_NE(one.read().body.find("deepinfer:refusals_total" + labels + R"(,reason="connections"} 1)"),
+            std::string::npos);
+}
+
 TEST_F(ServerTest, APortIsTakenOnce) {
   start();
   ServerOptions options;

@@ -66,15 +66,20 @@ void Server::State::add(asio::ip::tcp::socket socket) {
   std::shared_ptr<Session> session;
   {
     const std::lock_guard lock(mutex);
-    if (static_cast<int>(sessions.size()) >= options.max_connections) return;  // closes it
+    if (static_cast<int>(sessions.size()) >= options.max_connections) {
+      api.note_refusal(Refusal::kConnections);
+      return;  // closes it
+    }
     session = std::make_shared<Session>(std::move(socket), api, options, workers);
     sessions.insert(session);
+    api.note_connections(sessions.size());
   }
   asio::co_spawn(session->executor(), session->run(), [this, session](const std::exception_ptr& error) {
     if (error) log_warning("a connection ended by an exception");
     {
       const std::lock_guard lock(mutex);
       sessions.erase(session);
+      api.note_connections(sessions.size());
     }
     changed.notify_all();
   });

@@ -138,6 +138,7 @@ asio::awaitable<void> Session::refuse_head(boost::system::error_code code) {
   } else {
     co_return;  // the connection is gone: by the client, or because the request did not come in time
   }
+  api_.note_refusal(*reply.refused);
   keep_open_ = false;
   request_id_ = nothing.id;
   co_await send_whole(nothing, reply);

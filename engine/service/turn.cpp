@@ -67,6 +67,7 @@ struct Turn::State {
   void close(text::FinishReason reason, std::vector<text::ParserEvent>& events) {
     output.outcome = parser.finish(reason, events);
     usage.cached_tokens = stream.cached_tokens();
+    usage.queue_ns = stream.queue_ns();
     usage.completion_tokens = static_cast<std::int64_t>(output.outcome.completion_tokens);
     usage.reasoning_tokens = static_cast<std::int64_t>(output.outcome.reasoning_tokens);
     ended = true;

@@ -62,6 +62,7 @@ struct TurnUsage {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t unrestored_tokens = 0;  // runtime::Usage
+  std::int64_t queue_ns = 0;           // runtime::Stream
   std::int64_t completion_tokens = 0;  // the ending id included; recipe.md 5.6
   std::int64_t reasoning_tokens = 0;
 };
