@@ -49,5 +49,7 @@ Result<std::vector<Row>> run_cpu_prefill(const Options& options);
 Result<std::vector<Row>> run_sched(const Options& options);
 // Time to look a prompt up in the prefix cache (prefix_index.cpp).
 Result<std::vector<Row>> run_prefix_index(const Options& options);
+// Server-sent events from parser events to the socket (sse.cpp).
+Result<std::vector<Row>> run_sse(const Options& options);
 
 }  // namespace deepinfer::bench

@@ -16,6 +16,7 @@ std::vector<Bench>& table() {
       {"cpu-prefill", "512 prompt tokens on the same checkpoints: multiply-adds a second", run_cpu_prefill},
       {"prefix-index", "time to look up a prompt of 100,000 tokens in a prefix cache of 200,000 blocks",
        run_prefix_index},
+      {"sse", "events of a streamed answer a second, encoded and written to a socket, one core", run_sse},
       {"sched", "time to plan a step of 256 sequences while 8,000 requests wait", run_sched},
   };
   return entries;

@@ -99,6 +99,7 @@ void RequestCache::admitted(const sched::Admission& admission) {
   Known& known = requests_.at(admission.request);
   cache::PrefixQuery query = query_of(known);
   if (admission.again) query.at_most = admission.rebuild > 0 ? 0 : admission.start.hit;
+  known.claim.end();  // of the place that it gives up in the same plan
   known.progress = known.hit.has_value() ? prefixes_->begin(admission.request, *known.hit)
                                          : prefixes_->begin(admission.request, query, prefixes_->look(query));
   known.claim = prefixes_->claim(known.newcomer.chain, known.progress);
@@ -127,6 +128,8 @@ void RequestCache::open(const sched::Admission& admission) {
   auto sequence = hit > 0 ? prefixes_->adopt(*known.hit, options) : store_->start(options);
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   known.sequence.emplace(std::move(*sequence));
+  // A plan that takes a place away and gives it back at once ended the claim that admitted() made.
+  if (!known.claim.held()) known.claim = prefixes_->claim(known.newcomer.chain, known.progress);
 }
 
 bool RequestCache::reserve(RequestId request, std::int64_t end) {

@@ -101,6 +101,8 @@ class Backend {
                                                       const StepLimits& limits) = 0;
   // Memory for blocks and private state, zeroed, huge pages where the system has them.
   virtual Result<std::byte*> allocate(size_t bytes, const std::string& tag) = 0;
+  // Bytes of memory that this many take: allocations come in whole pages.
+  virtual size_t taken_by(size_t bytes) const { return bytes; }
   virtual void release(std::byte* address, size_t bytes, const std::string& tag) = 0;
 };
 

@@ -20,6 +20,11 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 
 }  // namespace
 
+std::size_t HugeBuffer::taken_by(std::size_t bytes) {
+  return round_up(
+      bytes, bytes >= kHugePageBytes ? kHugePageBytes : static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+}
+
 Result<HugeBuffer> HugeBuffer::create(Ledger& ledger, std::string_view tag, std::size_t bytes) {
   HugeBuffer buffer;
   if (bytes == 0) return buffer;
@@ -28,8 +33,8 @@ Result<HugeBuffer> HugeBuffer::create(Ledger& ledger, std::string_view tag, std:
                       fmt::format("cannot take {} bytes for {}: no machine has them", bytes, tag));
   }
   const bool huge = bytes >= kHugePageBytes;
-  const std::size_t unit = huge ? kHugePageBytes : static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t kept = round_up(bytes, unit);
+  constexpr std::size_t unit = kHugePageBytes;
+  const std::size_t kept = taken_by(bytes);
   DI_ASSIGN(LedgerClaim claim, LedgerClaim::take(ledger, tag, kept));
   // Map one unit more and give back both ends, so that the rest starts at a boundary.
   const std::size_t wanted = huge ? kept + unit : kept;

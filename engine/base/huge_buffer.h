@@ -19,6 +19,9 @@ class HugeBuffer {
   // (MADV_HUGEPAGE), smaller ones at a page's. kOutOfMemory from the ledger or from the system. 0 bytes is an empty buffer.
   static Result<HugeBuffer> create(Ledger& ledger, std::string_view tag, std::size_t bytes);
 
+  // What a buffer of so many bytes takes from its ledger: whole pages, from a huge page on whole huge pages.
+  static std::size_t taken_by(std::size_t bytes);
+
   HugeBuffer(HugeBuffer&& other) noexcept;
   HugeBuffer& operator=(HugeBuffer&& other) noexcept;
   HugeBuffer(const HugeBuffer&) = delete;

@@ -30,6 +30,7 @@ class Claim {
   Claim& operator=(const Claim&) = delete;
   ~Claim() { end(); }
   void end();
+  bool held() const { return claims_ != nullptr; }
 
  private:
   friend class Claims;

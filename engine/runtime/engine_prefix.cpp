@@ -140,6 +140,7 @@ void Engine::Loop::View::admitted(const sched::Admission& admission) {
   if (admission.rebuild > 0 && active.start.mode == Mode::kReplay) return;  // nothing of it is published
   cache::PrefixQuery query = loop_.query_of(active);
   if (admission.again) query.at_most = admission.rebuild > 0 ? 0 : admission.start.hit;
+  active.claim.end();  // of the place that it gives up in the same plan
   active.progress = active.hit.has_value()
                         ? loop_.prefixes_->begin(active.id, *active.hit)
                         : loop_.prefixes_->begin(active.id, query, loop_.prefixes_->look(query));
@@ -209,6 +210,9 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
   DI_CHECK_MSG(sequence.ok(), "the scheduler admitted more sequences than the store has room for");
   active.sequence.emplace(std::move(*sequence));
   active.shared_blocks = active.steps_from.hit / state::kBlockTokens;
+  // A plan that takes a place away and gives it back at once ended the claim that admitted() made.
+  if (prefixes_ != nullptr && !active.claim.held())
+    active.claim = prefixes_->claim(active.chain, active.progress);
 }
 
 void Engine::Loop::publish(Active& active, cache::SnapshotId state) {

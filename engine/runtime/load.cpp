@@ -97,14 +97,21 @@ void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
     plan.items.push_back({part.tag, part.bytes, {}});
 }
 
+// What `bytes` take of the device that is to hold them; as they are while there is none yet.
+std::int64_t taken_by(const backend::Backend* device, std::int64_t bytes) {
+  if (device == nullptr) return bytes;
+  return static_cast<std::int64_t>(device->taken_by(static_cast<std::size_t>(bytes)));
+}
+
 // The blocks and, with a prefix cache, what it takes beside them.
-void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t blocks, std::int64_t block_bytes) {
+void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t blocks, std::int64_t block_bytes,
+                const backend::Backend* device) {
   plan.items.push_back(
-      {"kv blocks", blocks * block_bytes,
+      {"kv blocks", taken_by(device, blocks * block_bytes),
        fmt::format("{} blocks of {} bytes, {} tokens each", blocks, block_bytes, state::kBlockTokens)});
   if (!prefix.enabled) return;
   if (prefix.snapshots > 0) {
-    plan.items.push_back({"prefix snapshots", prefix.states_bytes(),
+    plan.items.push_back({"prefix snapshots", taken_by(device, prefix.states_bytes()),
                           fmt::format("{} exact states of {} bytes, for hits in exact mode", prefix.snapshots,
                                       prefix.snapshot_bytes)});
   }
@@ -166,9 +173,10 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   PrefixMemory prefix =
       prefix_memory(options.prefix, model.config, model.registry, 0, blocks_each * block_bytes);
   const auto add_pools = [&](std::int64_t blocks) {
-    plan.items.push_back({"sequence state", sizes.sequences * sequence_bytes,
+    const backend::Backend* device = loaded.core.device.get();
+    plan.items.push_back({"sequence state", taken_by(device, sizes.sequences * sequence_bytes),
                           fmt::format("{} sequences of {} bytes", sizes.sequences, sequence_bytes)});
-    add_blocks(plan, prefix, blocks, block_bytes);
+    add_blocks(plan, prefix, blocks, block_bytes, device);
   };
   const std::string least = fmt::format("one sequence of {} tokens", sizes.max_model_len);
   add_pools(std::max(options.blocks, blocks_each));
@@ -183,12 +191,18 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
 
   // What compiling really took decides how many snapshots and blocks are left.
   add_executable(plan, *core.executable);
-  const std::int64_t left = plan.budget - plan.total() - sizes.sequences * sequence_bytes;
+  const std::int64_t states = taken_by(core.device.get(), sizes.sequences * sequence_bytes);
+  const std::int64_t left = plan.budget - plan.total() - states;
   const std::int64_t needed = std::max(options.blocks, blocks_each) * block_bytes;
   prefix = prefix_memory(options.prefix, model.config, model.registry, left, needed);
   std::int64_t blocks = options.blocks;
   if (blocks == 0) {
-    blocks = prefix.blocks_within(left - prefix.states_bytes(), block_bytes, blocks_each * sizes.sequences);
+    const std::int64_t for_blocks = left - taken_by(core.device.get(), prefix.states_bytes());
+    blocks = prefix.blocks_within(for_blocks, block_bytes, blocks_each * sizes.sequences);
+    // Whole pages may be more than what is left.
+    while (blocks > blocks_each &&
+           taken_by(core.device.get(), blocks * block_bytes) + prefix.index_bytes(blocks) > for_blocks)
+      --blocks;
     blocks = std::max(blocks, blocks_each);
   }
   add_pools(blocks);

@@ -196,8 +196,7 @@ TEST(Load, WhatThePlanAcceptsCanBeTaken) {
     engine_options.prefix.enabled = true;
     const auto engine = Engine::create(std::move(loaded->core), engine_options);
     ASSERT_TRUE(engine.ok()) << engine.error().message();
-    constexpr std::int64_t kPools = 4, kPage = 4096;  // which are whole pages
-    EXPECT_LE(static_cast<std::int64_t>(host_ledger().used()) - before, loaded->plan.total() + kPools * kPage)
+    EXPECT_LE(static_cast<std::int64_t>(host_ledger().used()) - before, loaded->plan.total())
         << host_ledger().report() << "\n"
         << loaded->plan.text();
   }

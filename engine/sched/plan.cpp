@@ -322,7 +322,9 @@ Scheduler::Tried Scheduler::start_next(Draft& draft, Tenant& tenant) {
 bool Scheduler::waits_for_prefix(LiveRequest& live, const Hit& hit) {
   if (!hit.pending || hit.pending->tokens <= hit.start.hit) return false;
   const auto other = requests_.find(hit.pending->request);
-  if (other == requests_.end() || !other->second->prefilling) return false;
+  // Until the step is over that computes the last of them: what is only planned cannot be hit yet.
+  if (other == requests_.end() || !other->second->runs() || other->second->computed >= hit.pending->tokens)
+    return false;
   return ++live.prefix_waits <= kPrefixPatience;
 }
 

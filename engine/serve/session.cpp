@@ -15,6 +15,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "serve/chunk.h"
 
 namespace deepinfer::serve {
 
@@ -35,12 +36,6 @@ bool is_plain_id(std::string_view id) {
            c == '_' || c == '.';
   });
 }
-
-// One piece of a body whose length is not known beforehand, and the end of such a body.
-std::string chunk(std::string_view text) {
-  return fmt::format("{:x}\r\n{}\r\n", text.size(), text);
-}
-constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
 std::string lower_case(std::string_view text) {
   std::string lower(text);

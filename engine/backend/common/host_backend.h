@@ -15,6 +15,7 @@ class HostBackend : public Backend {
   Result<std::byte*> allocate(size_t bytes, const std::string& tag) final {
     return memory_.allocate(bytes, tag);
   }
+  size_t taken_by(size_t bytes) const final { return HugeBuffer::taken_by(bytes); }
   void release(std::byte* address, size_t bytes, const std::string&) final {
     memory_.release(address, bytes);
   }
