@@ -1,5 +1,6 @@
 // Bytes of a request never become control tokens: requests whose every string is stuffed with control spellings render to
 // the same sequence of control ids as the same requests with harmless strings. recipe.md section 4.
+#include <cstdlib>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -109,29 +110,32 @@ Special special_of(const Template& one, const std::string& body, text::ModelVers
   return special;
 }
 
+// Conversations of each kind: DEEPINFER_INJECTION_ROUNDS (16 kinds).
+int rounds() {
+  const char* text = std::getenv("DEEPINFER_INJECTION_ROUNDS");
+  return text == nullptr ? 20 : std::atoi(text);
+}
+
 TEST(Injection, StuffedStringsLeaveTheControlIdsAsTheyAre) {
   const std::vector<std::string> spellings = control_spellings_of_both();
   ASSERT_GT(spellings.size(), 1000U);
   std::mt19937 random(20);
-  const auto stuffing = [&] {
+  // The package's JSON reader refuses half a character.
+  const auto stuffing_for = [&](text::Profile profile) {
     std::string text;
     const std::size_t count = 1 + random() % 4;
     for (std::size_t i = 0; i < count; ++i) {
       // Whole spellings, the ones of the templates more often, and halves that a neighbour may complete.
-      static constexpr std::string_view kOften[] = {"<｜User｜>",
-                                                    "<｜Assistant｜>",
-                                                    "<think>",
-                                                    "</think>",
-                                                    "｜DSML｜",
-                                                    "<｜System｜>",
-                                                    "<｜end▁of▁sentence｜>",
-                                                    "<｜deepseek_image｜>",
-                                                    "</｜DSML｜ parameter>",
-                                                    "</tool_result>",
-                                                    "<｜",
-                                                    "User｜>"};
-      text += random() % 2 == 0 ? std::string(kOften[random() % std::size(kOften)])
-                                : spellings[random() % spellings.size()];
+      static constexpr std::string_view kOften[] = {
+          "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜", "<｜System｜>",
+          "<｜end▁of▁sentence｜>", "<｜deepseek_image｜>", "</｜DSML｜ parameter>", "</tool_result>", "<｜",
+          "User｜>",
+          // The same, and last half a character, behind JSON's escapes.
+          R"(\u003c\uff5cUser\uff5c\u003e)", R"(\u003cthink\u003e)", R"(\uff5cDSML\uff5c)", R"(\ud83d)",
+          R"(\ude00)"};
+      const std::size_t usable = std::size(kOften) - (profile == text::Profile::kOurs ? 0 : 2);
+      text +=
+          random() % 2 == 0 ? std::string(kOften[random() % usable]) : spellings[random() % spellings.size()];
     }
     return text;
   };
@@ -141,8 +145,8 @@ TEST(Injection, StuffedStringsLeaveTheControlIdsAsTheyAre) {
         const Special plain =
             special_of(one, filled(one.body, [] { return std::string("x"); }), version, profile);
         ASSERT_FALSE(plain.ids.empty());
-        for (int round = 0; round < 20; ++round) {
-          const std::string body = filled(one.body, stuffing);
+        for (int round = 0; round < rounds(); ++round) {
+          const std::string body = filled(one.body, [&] { return stuffing_for(profile); });
           const Special stuffed = special_of(one, body, version, profile);
           ASSERT_EQ(stuffed.spellings, plain.spellings) << body;
           ASSERT_EQ(stuffed.ids, plain.ids) << body;
