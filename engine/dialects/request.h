@@ -1,4 +1,4 @@
-// What the three dialects make of a request body: a conversation and how to continue it, or a rejection.
+// What the dialects make of a request body: a conversation, or a bare prompt, and how to continue it, or a rejection.
 // recipe.md sections 2 and 7. No sockets here: bodies in, values out.
 #pragma once
 
@@ -15,8 +15,9 @@
 
 namespace deepinfer::dialects {
 
-enum class Dialect : std::uint8_t { kChat, kResponses, kMessages };
-std::optional<Dialect> dialect_from_name(std::string_view name);  // chat, responses, messages
+enum class Dialect : std::uint8_t { kChat, kResponses, kMessages, kCompletions };
+std::optional<Dialect> dialect_from_name(
+    std::string_view name);  // of a conversation: chat, responses, messages
 
 // A rejection. `status`, `type`, `param` and `code` are what a client acts on; bodies: error_body.h.
 struct RequestError {
@@ -107,16 +108,33 @@ struct NamespacedTool {
   std::string local;
 };
 
+// A prompt of Completions: text, or the caller's own ids.
+struct CompletionPrompt {
+  std::string text;
+  std::optional<std::vector<std::int32_t>> ids;
+};
+
+// What Completions has in place of a conversation. recipe.md 3.9
+struct CompletionOptions {
+  std::vector<CompletionPrompt> prompts;  // at least one; each gets SamplingOptions::choices answers
+  std::optional<std::string> suffix;      // fill in the middle
+  bool echo = false;                      // an answer begins with its prompt
+  std::uint32_t best_of = 1;   // answers made for each prompt, of which the best are given; >= choices
+  bool read_specials = false;  // spellings of control tokens in prompts count as these tokens
+  bool add_bos = true;
+};
+
 struct Request {
   Dialect dialect = Dialect::kChat;
   std::string model;
   text::ModelVersion version = text::ModelVersion::kV41;
   text::Conversation conversation;
+  CompletionOptions completion;  // Completions, whose conversation is empty
   SamplingOptions sampling;
   std::optional<OutputConstraint> constraint;
   std::vector<std::string> stops;
   bool stream = false;
-  bool include_usage = false;  // Chat: a usage chunk at the end of the stream
+  bool include_usage = false;  // Chat, Completions: a usage chunk at the end of the stream
   bool parallel_tool_calls = true;
   std::vector<NamespacedTool> namespaces;  // Responses
   std::vector<std::string> custom_tools;   // Responses: functions that stand for free-form tools
@@ -132,6 +150,9 @@ text::ParserOptions parser_options(const Request& request, const text::RenderedP
 Parsed<Request> parse_request(Dialect dialect, std::string_view body, const RequestContext& context);
 
 namespace chat {
+Parsed<Request> parse_request(std::string_view body, const RequestContext& context);
+}
+namespace completions {
 Parsed<Request> parse_request(std::string_view body, const RequestContext& context);
 }
 namespace responses {

@@ -52,6 +52,7 @@ std::string id_of(dialects::Dialect dialect) {
     case dialects::Dialect::kChat: return "chatcmpl-" + random_id();
     case dialects::Dialect::kResponses: return "resp_" + random_id();
     case dialects::Dialect::kMessages: return "msg_" + random_id();
+    case dialects::Dialect::kCompletions: return "cmpl-" + random_id();
   }
   return random_id();
 }
@@ -62,6 +63,7 @@ dialects::Dialect dialect_of(std::string_view path) {
   if (path.starts_with(kAnthropicPrefix) || path.starts_with("/v1/messages"))
     return dialects::Dialect::kMessages;
   if (path.starts_with("/v1/responses")) return dialects::Dialect::kResponses;
+  if (path == "/v1/completions") return dialects::Dialect::kCompletions;
   return dialects::Dialect::kChat;
 }
 
@@ -78,6 +80,7 @@ const Api::Route Api::kRoutes[] = {
     {"POST", "/tokenize", &Api::tokenize, false},
     {"POST", "/detokenize", &Api::detokenize, false},
     {"POST", "/v1/chat/completions", &Api::chat, false},
+    {"POST", "/v1/completions", &Api::completions, false},
     {"POST", "/v1/responses", &Api::responses, false},
     {"POST", "/v1/responses/input_tokens", &Api::count_response_tokens, false},
     {"POST", "/v1/messages", &Api::messages, false},
@@ -270,48 +273,92 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
                        "an answer held to a schema, an expression or a tool (response_format, strict or "
                        "required tools) is not available yet"));
   }
-  service::TurnRequest wanted = service::turn_request(*parsed);
-  wanted.tenant = owner.tenant;
-  wanted.priority = owner.priority;
-  auto encoded = service->encode(wanted);
+  auto encoded = service->encode(service::turn_request(*parsed));
   if (!encoded) return refusal(http, request_error(encoded.error()));
+  auto prompt = with_limit(std::move(*encoded), *parsed);
+  if (!prompt.ok()) return refusal(http, prompt.error());
+  const std::uint32_t answers = parsed->sampling.choices;
+  return answer(http, owner, std::move(*parsed), {std::move(*prompt)}, answers);
+}
 
+dialects::Parsed<Api::Prompt> Api::with_limit(service::EncodedTurn encoded,
+                                              const dialects::Request& request) const {
   dialects::TokenLimits limits;
-  limits.thinking = parsed->conversation.thinking;
-  limits.effort = parsed->conversation.effort;
-  limits.max_tokens = parsed->sampling.max_tokens;
-  limits.prompt_tokens = encoded->prompt.size();
-  limits.context_limit = static_cast<std::uint64_t>(service->engine().info().max_model_len);
+  limits.thinking = request.conversation.thinking;
+  limits.effort = request.conversation.effort;
+  limits.max_tokens = request.sampling.max_tokens;
+  limits.prompt_tokens = encoded.prompt.size();
+  limits.context_limit = static_cast<std::uint64_t>(service_.load()->engine().info().max_model_len);
   const auto most = dialects::resolve_max_tokens(limits, text::Profile::kOurs);
-  if (!most.ok()) return refusal(http, most.error());
-  wanted.max_tokens = static_cast<std::int64_t>(*most);
+  if (!most.ok()) return most.error();
+  return Prompt{std::move(encoded), static_cast<std::int64_t>(*most)};
+}
 
+HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, dialects::Request request,
+                      const std::vector<Prompt>& prompts, std::uint32_t answers,
+                      std::vector<std::string> echoes) {
+  service::Service& service = *service_.load();
   if (!enter(owner)) {
     return error_reply(
         http, 429,
         fmt::format("{} requests of this key are under way, which is its limit", owner.max_waiting));
   }
+  service::TurnRequest wanted = service::turn_request(request);
+  wanted.tenant = owner.tenant;
+  wanted.priority = owner.priority;
+  if (answers > request.sampling.choices) wanted.sampling.logprobs = true;  // the best ones are told by them
   std::vector<service::Turn> turns;
-  for (std::uint32_t choice = 0; choice < parsed->sampling.choices; ++choice) {
-    service::TurnRequest one = wanted;
-    if (one.sampling.seed) *one.sampling.seed += choice;
-    auto turn = service->start(one, *encoded);
-    if (!turn) {
-      leave(owner);
-      return refusal(http, request_error(turn.error()), turn.error().retry_after_ns);
+  for (const Prompt& prompt : prompts) {
+    wanted.max_tokens = prompt.max_tokens;
+    for (std::uint32_t choice = 0; choice < answers; ++choice) {
+      service::TurnRequest one = wanted;
+      if (one.sampling.seed) *one.sampling.seed += choice;
+      auto turn = service.start(one, prompt.encoded);
+      if (!turn) {
+        leave(owner);
+        return refusal(http, request_error(turn.error()), turn.error().retry_after_ns);
+      }
+      turns.push_back(std::move(*turn));
     }
-    turns.push_back(std::move(*turn));
   }
   HttpReply reply;
-  reply.stream = parsed->stream;
+  reply.stream = request.stream;
   AnswerOptions options;
-  options.id = id_of(dialect);
-  options.system_fingerprint = "fp_" + service->engine().info().fingerprint.substr(0, 16);
+  options.id = id_of(request.dialect);
+  options.system_fingerprint = "fp_" + service.engine().info().fingerprint.substr(0, 16);
+  options.echoes = std::move(echoes);
   options.metrics = &metrics_;
   options.on_end = [this, owner](const AnswerSummary&) { leave(owner); };
-  options.request = std::move(*parsed);
+  options.request = std::move(request);
   reply.answer = make_answer(std::move(options), std::move(turns));
   return reply;
+}
+
+HttpReply Api::completions(const HttpRequest& http, const KeyOwner& owner) {
+  service::Service* const service = ready_service();
+  if (service == nullptr) return not_ready(http);
+  auto parsed = dialects::parse_request(dialects::Dialect::kCompletions, http.body, context());
+  if (!parsed.ok()) return refusal(http, parsed.error());
+  const dialects::CompletionOptions& completion = parsed->completion;
+  const service::TurnRequest stops = service::turn_request(*parsed);
+  std::vector<Prompt> prompts;
+  std::vector<std::string> echoes;
+  for (const dialects::CompletionPrompt& one : completion.prompts) {
+    const service::RawPrompt raw{one.text, one.ids, completion.read_specials, completion.add_bos,
+                                 completion.suffix};
+    auto encoded = service->encode(raw, stops);
+    if (!encoded) {
+      dialects::RequestError error = request_error(encoded.error());
+      error.param = encoded.error().kind == ErrorKind::kUnsupported ? "suffix" : "prompt";
+      return refusal(http, error);
+    }
+    auto prompt = with_limit(std::move(*encoded), *parsed);
+    if (!prompt.ok()) return refusal(http, prompt.error());
+    prompts.push_back(std::move(*prompt));
+    if (completion.echo) echoes.push_back(one.ids ? text::decode(service->tokenizer(), *one.ids) : one.text);
+  }
+  const std::uint32_t answers = completion.best_of;
+  return answer(http, owner, std::move(*parsed), prompts, answers, std::move(echoes));
 }
 
 HttpReply Api::chat(const HttpRequest& request, const KeyOwner& owner) {

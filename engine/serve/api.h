@@ -66,12 +66,23 @@ class Api {
   HttpReply tokenize(const HttpRequest& request, const KeyOwner& owner);
   HttpReply detokenize(const HttpRequest& request, const KeyOwner& owner);
   HttpReply chat(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply completions(const HttpRequest& request, const KeyOwner& owner);
   HttpReply responses(const HttpRequest& request, const KeyOwner& owner);
   HttpReply messages(const HttpRequest& request, const KeyOwner& owner);
   HttpReply count_message_tokens(const HttpRequest& request, const KeyOwner& owner);
   HttpReply count_response_tokens(const HttpRequest& request, const KeyOwner& owner);
 
   HttpReply generate(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner);
+  // A prompt of a request, ready to be started, and how much it may produce.
+  struct Prompt {
+    service::EncodedTurn encoded;
+    std::int64_t max_tokens = 0;
+  };
+  dialects::Parsed<Prompt> with_limit(service::EncodedTurn encoded, const dialects::Request& request) const;
+  // Starts `answers` turns of each prompt; `echoes`: AnswerOptions.
+  HttpReply answer(const HttpRequest& http, const KeyOwner& owner, dialects::Request request,
+                   const std::vector<Prompt>& prompts, std::uint32_t answers,
+                   std::vector<std::string> echoes = {});
   // The prompt's length, or the error reply.
   HttpReply count_tokens(dialects::Dialect dialect, const HttpRequest& http, const char* member);
   dialects::RequestContext context() const;

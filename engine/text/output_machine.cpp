@@ -74,6 +74,7 @@ OutputMachine::Branches OutputMachine::branches_of(State state) const {
       break;
     case State::kAnswer:
       add_stops(branches);
+      if (options_.raw) break;
       add_calls_openers(branches);
       add(Found::kStrayEndThink, "\2");
       if (options_.json_mode) {
@@ -176,6 +177,7 @@ void OutputMachine::feed_text(Symbol symbol) {
   if (lead_ && symbol == '\n') return;
   lead_ = false;
   held_.push_back(symbol);
+  held_tokens_.push_back(token_);
   std::size_t hold = 0;
   const bool inside_json_string = in_json_string_;
   if (state_ == State::kJson) {
@@ -219,6 +221,7 @@ void OutputMachine::found(const Branch& branch, Symbol symbol) {
     case Found::kJson:
       enter(State::kJson);
       run_ += static_cast<char>(symbol);
+      show(token_);
       return;
     case Found::kFence: return enter(State::kJson);
     case Found::kFenceEnd: return enter(State::kJsonTail);
@@ -246,6 +249,7 @@ void OutputMachine::found(const Branch& branch, Symbol symbol) {
 
 void OutputMachine::drop_held() {
   held_.clear();
+  held_tokens_.clear();
   held_from_ = 0;
   for (Branch& branch : branches())
     branch.matcher.reset();
@@ -262,14 +266,29 @@ void OutputMachine::release(std::size_t count) {
       outside_json_ = true;
     }
   } else if (shown) {
-    for (std::size_t i = held_from_; i < end; ++i)
+    for (std::size_t i = held_from_; i < end; ++i) {
       append_spelling(held_[i], run_);
+      if (state_ != State::kValue) show(held_tokens_[i]);
+    }
   }
   held_from_ = end;
   if (held_from_ == held_.size()) {
     held_.clear();
+    held_tokens_.clear();
     held_from_ = 0;
   }
+}
+
+void OutputMachine::show(std::size_t token) {
+  if (token < shown_to_) return;
+  shown_to_ = token + 1;
+  shown_.push_back(
+      {token, state_ == State::kThink ? ParserEvent::Kind::kReasoning : ParserEvent::Kind::kContent});
+}
+
+void OutputMachine::take_shown(std::vector<ShownToken>& tokens) {
+  tokens.insert(tokens.end(), shown_.begin(), shown_.end());
+  shown_.clear();
 }
 
 void OutputMachine::append_spelling(Symbol symbol, std::string& text) const {

@@ -24,6 +24,10 @@ class OutputMachine {
   // Where events go until the next call; the machine merges neighbouring deltas of one kind behind `events`' present end.
   void begin_push(std::vector<ParserEvent>& events);
   void feed(Symbol symbol);
+  // The symbols fed from now on come from the id of this number.
+  void begin_token(std::size_t index) { token_ = index; }
+  // OutputParser: same name.
+  void take_shown(std::vector<ShownToken>& tokens);
   // Sends what the fed symbols completed. Call at the end of every push.
   void end_push();
   // End of the output. `complete`: the model ended it itself, so an open call is closed instead of left a prefix.
@@ -96,6 +100,7 @@ class OutputMachine {
   void found(const Branch& branch, Symbol symbol);
   void drop_held();                 // a marker was found or refuted nothing: start matching afresh
   void release(std::size_t count);  // the oldest held symbols are text
+  void show(std::size_t token);     // a byte of it is reasoning or content
   void append_spelling(Symbol symbol, std::string& text) const;
   void feed_mark(bool opening, bool closing, Symbol symbol);
   void end_invoke_tag();
@@ -119,11 +124,15 @@ class OutputMachine {
   bool lead_ = false;         // line feeds are dropped until something else comes
   std::vector<Symbol> held_;  // may still become a marker; the front half may be released already
   std::size_t held_from_ = 0;
-  std::string run_;            // bytes for the present channel, not yet sent
-  Utf8Stream channel_;         // of reasoning or content
-  std::string tag_;            // inside of a tag, a name or a key
-  char key_quote_ = 0;         // 0: unquoted
-  bool outside_json_ = false;  // JSON mode: the space for the present run of outside text is sent
+  std::vector<std::size_t> held_tokens_;  // where each held symbol comes from
+  std::size_t token_ = 0;
+  std::vector<ShownToken> shown_;  // not yet taken
+  std::size_t shown_to_ = 0;       // ids below it have been shown, or never will be
+  std::string run_;                // bytes for the present channel, not yet sent
+  Utf8Stream channel_;             // of reasoning or content
+  std::string tag_;                // inside of a tag, a name or a key
+  char key_quote_ = 0;             // 0: unquoted
+  bool outside_json_ = false;      // JSON mode: the space for the present run of outside text is sent
   bool in_json_string_ = false;
   bool json_escape_ = false;
   State skip_origin_ = State::kAnswer;

@@ -70,6 +70,7 @@ class OutputParser::Machine {
     machine_.begin_push(events);
     for (const TokenId id : ids) {
       if (ended()) break;
+      machine_.begin_token(outcome_.completion_tokens);
       count(1);
       take(id);
     }
@@ -79,6 +80,7 @@ class OutputParser::Machine {
   void push_text(std::string_view bytes, std::size_t tokens, std::vector<ParserEvent>& events) {
     if (ended()) return;
     machine_.begin_push(events);
+    machine_.begin_token(outcome_.completion_tokens);
     count(tokens);
     push_marked(bytes);
     machine_.end_push();
@@ -101,6 +103,7 @@ class OutputParser::Machine {
   }
 
   bool ended() const { return stop_id_.has_value() || machine_.done(); }
+  void take_shown(std::vector<ShownToken>& tokens) { machine_.take_shown(tokens); }
 
  private:
   void count(std::size_t tokens) {
@@ -152,6 +155,9 @@ void OutputParser::push_text(std::string_view bytes, std::size_t tokens, std::ve
 }
 ParserOutcome OutputParser::finish(FinishReason reason, std::vector<ParserEvent>& events) {
   return machine_->finish(reason, events);
+}
+void OutputParser::take_shown(std::vector<ShownToken>& tokens) {
+  machine_->take_shown(tokens);
 }
 bool OutputParser::ended() const {
   return machine_->ended();

@@ -37,6 +37,7 @@ struct ParserTool {
 
 struct ParserOptions {
   ParserStart start = ParserStart::kContent;
+  bool raw = false;  // all of it is content, whatever it spells: only stop strings and stop ids act
   ParserProfile profile = ParserProfile::kOurs;
   bool tools_enabled = false;      // the prompt had a tools block
   bool json_mode = false;          // response_format json_object: fences and prose around it are dropped
@@ -73,6 +74,12 @@ struct ParserEvent {
   std::string text;  // valid UTF-8, never empty except for kCallStart
 };
 
+// An id that became part of the text: its number among the ids taken, and whether that was reasoning or content.
+struct ShownToken {
+  std::size_t index = 0;
+  ParserEvent::Kind kind = ParserEvent::Kind::kContent;
+};
+
 struct ParserOutcome {
   FinishReason finish = FinishReason::kStop;
   std::optional<std::size_t> stop;    // index in ParserOptions::stops of the one that matched
@@ -98,6 +105,11 @@ class OutputParser {
   void push_text(std::string_view bytes, std::size_t tokens, std::vector<ParserEvent>& events);
   // End of generation: flushes what was held and closes the books. Call once.
   ParserOutcome finish(FinishReason reason, std::vector<ParserEvent>& events);
+
+  // Appends the ids that became reasoning or content since the last call: in order, each once, with the first of its
+  // bytes that is sure to be shown (the last of a character may still be held back). Ids of markup, of calls and of stop
+  // strings that are cut off never come.
+  void take_shown(std::vector<ShownToken>& tokens);
 
   // Nothing more can change: a stop id or stop string was seen, or the calls block closed. The engine may stop.
   bool ended() const;

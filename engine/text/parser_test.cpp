@@ -306,6 +306,47 @@ TEST(OutputParser, CallsWithoutToolsAreDroppedOrSurfaced) {
   EXPECT_EQ(parse(options, text).content, text);
 }
 
+TEST(OutputParser, RawOutputIsAllText) {
+  ParserOptions options;
+  options.start = ParserStart::kContentContinuation;
+  options.raw = true;
+  const std::string text = "\n\na</think>b" + kOpen + parameter("a", "true", "x") + kClose + "<think>";
+  EXPECT_EQ(parse(options, text).content, text);
+  options.stops = {"b<"};
+  const ParsedOutput cut = parse(options, text);
+  EXPECT_EQ(cut.content, "\n\na</think>");
+  EXPECT_TRUE(cut.calls.empty());
+}
+
+// What is shown of an output, id by id: the ids of the text it is part of, and no others.
+TEST(OutputParser, ShownIdsSpellTheText) {
+  ParserOptions options = tools();
+  options.start = ParserStart::kReasoning;
+  options.stops = {" STOP here"};
+  const std::string call = kOpen + parameter("a", "true", "x") + kClose;
+  for (const auto& [output, reasoning, content] :
+       {std::tuple{std::string("\nthink 🦀</think>\n\nthe answer"), "think 🦀", "the answer"},
+        std::tuple{std::string("hm</think>text\n\n") + call, "hm", "text"},
+        std::tuple{std::string("hm</think>one ST STOP here and more"), "hm", "one ST"},
+        std::tuple{std::string("hm</think>< a <b STO"), "hm", "< a <b STO"}}) {
+    const std::vector<TokenId> ids = v41().encode_with_specials(output);
+    OutputParser parser(v41(), options);
+    std::vector<ParserEvent> events;
+    std::vector<ShownToken> shown;
+    for (const TokenId id : ids) {
+      parser.push({&id, 1}, events);
+      parser.take_shown(shown);
+    }
+    parser.finish(FinishReason::kStop, events);
+    parser.take_shown(shown);
+    std::string spelled[2];
+    for (const ShownToken& token : shown)
+      spelled[token.kind == ParserEvent::Kind::kContent ? 1 : 0] += v41().token_bytes(ids[token.index]);
+    EXPECT_EQ(spelled[0], reasoning) << output;
+    EXPECT_EQ(spelled[1], content) << output;
+  }
+}
+
 TEST(OutputParser, UsageCountsIds) {
   ParserOptions options;
   options.start = ParserStart::kReasoning;

@@ -132,6 +132,26 @@ class OpenAi(unittest.TestCase):
             model="demo", messages=messages, tools=tools, temperature=0)
         self.assertIn("25", answer.choices[0].message.content)
 
+    def test_completions(self):
+        ask = {"model": "demo", "prompt": "The demo model is", "temperature": 0, "max_tokens": 20}
+        whole = self.client.completions.create(logprobs=2, **ask)
+        choice = whole.choices[0]
+        self.assertEqual("".join(choice.logprobs.tokens), choice.text)
+        self.assertEqual(len(choice.logprobs.top_logprobs), len(choice.logprobs.tokens))
+        text, usage = "", None
+        for chunk in self.client.completions.create(stream=True, stream_options={"include_usage": True}, **ask):
+            text += chunk.choices[0].text if chunk.choices else ""
+            usage = chunk.usage or usage
+        self.assertEqual((text, usage.total_tokens), (choice.text, whole.usage.total_tokens))
+        several = self.client.completions.create(
+            model="demo", prompt=["One", "Two"], n=2, max_tokens=2, echo=True, seed=1)
+        self.assertEqual([one.text[:3] for one in several.choices], ["One", "One", "Two", "Two"])
+        filled = self.client.completions.create(model="demo", prompt="a = ", suffix="\nprint(a)", max_tokens=3)
+        self.assertEqual(filled.choices[0].finish_reason, "length")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.completions.create(model="demo", prompt="x", logprobs=9)
+        self.assertEqual(caught.exception.param, "logprobs")
+
     def test_responses(self):
         whole = self.client.responses.create(model="demo", input=WHO, temperature=0, store=False)
         self.assertIn("demo model", whole.output_text)
