@@ -46,6 +46,7 @@ class Reader {
       request_.sampling.top_logprobs = static_cast<std::uint32_t>(*top);
       if (ours()) request_.sampling.logprobs = *top > 0;
     }
+    if (ours()) include(body);
     request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
     request_.user = string_field(findings_, body, "user", "").value_or("");
     if (ours())
@@ -70,6 +71,17 @@ class Reader {
       word_field(findings_, *reasoning, "generate_summary", "reasoning", {"auto", "concise", "detailed"});
     }
     settle_thinking(std::nullopt, effort, context_, request_);
+  }
+
+  // What the answer is to hold besides; names of what no answer of ours has leave nothing.
+  void include(const JsonValue& body) {
+    const JsonValue* list = array_field(findings_, body, "include", "");
+    if (list == nullptr) return;
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const JsonValue& name = list->items()[i];
+      if (!name.is_string()) return findings_.shape(index_path("include", i) + ": expected a string");
+      if (name.text() == "message.output_text.logprobs") request_.sampling.logprobs = true;
+    }
   }
 
   // --- input ---

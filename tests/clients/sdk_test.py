@@ -132,6 +132,22 @@ class OpenAi(unittest.TestCase):
             model="demo", messages=messages, tools=tools, temperature=0)
         self.assertIn("25", answer.choices[0].message.content)
 
+    def test_logprobs(self):
+        answer = self.chat(logprobs=True, top_logprobs=2)
+        tokens = answer.choices[0].logprobs.content
+        text = b"".join(bytes(token.bytes) for token in tokens).decode()
+        self.assertEqual(text, answer.choices[0].message.content)
+        self.assertTrue(all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in tokens))
+        streamed = []
+        for chunk in self.chat(logprobs=True, top_logprobs=2, stream=True):
+            if chunk.choices and chunk.choices[0].logprobs:
+                streamed += chunk.choices[0].logprobs.content
+        self.assertEqual(streamed, tokens)
+        response = self.client.responses.create(
+            model="demo", input=WHO, temperature=0, include=["message.output_text.logprobs"], top_logprobs=1)
+        part = response.output[-1].content[0]
+        self.assertEqual("".join(token.token for token in part.logprobs), part.text)
+
     def test_completions(self):
         ask = {"model": "demo", "prompt": "The demo model is", "temperature": 0, "max_tokens": 20}
         whole = self.client.completions.create(logprobs=2, **ask)
