@@ -21,6 +21,8 @@ struct Options {
   std::string name;
   std::vector<std::string> aliases;
   bool strict_names = false;
+  serve::StoreLimits store;
+  std::int64_t store_hours = 24;
   int max_waiting = 1024;
   std::int64_t drain_s = 30;
 };
@@ -64,6 +66,8 @@ Result<void> serve_model(const Options& options) {
   names.aliases = options.aliases;
   names.strict_model_names = options.strict_names;
   names.version = DEEPINFER_VERSION;
+  names.store = options.store;
+  names.store.life_s = options.store_hours * 3600;
   serve::ServingMetrics metrics(names.model_name);
   // Destroyed last to first: the server's connections hold turns of the service.
   std::unique_ptr<service::Service> service;
@@ -103,6 +107,16 @@ void add_serve(Context& context) {
   command->add_option("--model-alias", options->aliases, "Another name for it; may be given more than once");
   command->add_flag("--strict-model-names", options->strict_names,
                     "Answer 404 to other names instead of taking them for this model");
+  command
+      ->add_option("--store-responses", options->store.entries,
+                   "Most responses that are stored for GET and previous_response_id; 0 = none")
+      ->capture_default_str();
+  command->add_option("--store-bytes", options->store.bytes, "Most memory for them, in bytes")
+      ->capture_default_str();
+  command
+      ->add_option("--store-hours", options->store_hours, "Hours after which a stored response is forgotten")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--max-waiting", options->max_waiting, "Most queued requests; one more gets 429")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,10 @@ struct RequestContext {
   bool reject_missing_reasoning = false;  // 400 for a tool-calling turn without its reasoning (recipe.md 3.6)
   bool reject_image_spelling = false;     // 400 for a text that spells the image placeholder (4.3)
   bool drop_billing_header = true;        // a leading system block that changes with every request (10.1)
+  // Responses: input and output items, one list, of the stored response that a request goes on from. Unset: the request is
+  // read as if it named none, for tools that have no server behind them.
+  std::function<Parsed<text::JsonValue>(const std::string& id)> earlier_items;
+  bool store_responses = false;
   std::uint32_t thinking_max_tokens = kMaxTokensBound;
   std::uint32_t chat_max_tokens = kMaxTokensBound;
 };
@@ -139,6 +144,8 @@ struct Request {
   std::vector<NamespacedTool> namespaces;  // Responses
   std::vector<std::string> custom_tools;   // Responses: functions that stand for free-form tools
   text::JsonValue echo;                    // Responses: settings that the response repeats
+  bool store = false;                      // Responses: the client wants to come back to it
+  text::JsonValue input_items;             // Responses, with store: the whole input as a list of items
   std::string user;                        // caller's id: cache and rate key
 };
 

@@ -63,13 +63,17 @@ class Writer : public AnswerWriter {
               std::vector<SseFrame>& frames) override {
     const bool length = outcome.finish == FinishReason::kLength;
     const bool filter = outcome.finish == FinishReason::kContentFilter;
-    status_ = length || filter ? "incomplete" : "completed";
+    const bool aborted = outcome.finish == FinishReason::kAborted;
+    status_ = length || filter || aborted ? "incomplete" : "completed";
     close(status_, false, frames);
     completed_at_ = finished;
     usage_ = usage_object(usage);
     if (length) incomplete_ = JsonValue::object({{"reason", "max_output_tokens"}});
     if (filter) incomplete_ = JsonValue::object({{"reason", "content_filter"}});
-    add("response." + status_, {{"response", response()}}, frames);
+    // A cancelled response ends its stream with an event that clients know, too.
+    const std::string event = "response." + status_;
+    if (aborted) status_ = "cancelled";
+    add(event, {{"response", response()}}, frames);
   }
 
   void fail(const RequestError& error, std::vector<SseFrame>& frames) override {
@@ -108,13 +112,13 @@ class Writer : public AnswerWriter {
                               {"output", output_},
                               {"parallel_tool_calls", request_.parallel_tool_calls},
                               {"presence_penalty", JsonValue::real(0)},
-                              {"previous_response_id", nullptr},
+                              {"previous_response_id", echo("previous_response_id")},
                               {"prompt_cache_key", nullptr},
                               {"prompt_cache_retention", nullptr},
                               {"reasoning", echo("reasoning")},
                               {"safety_identifier", nullptr},
                               {"service_tier", "default"},
-                              {"store", false},
+                              {"store", request_.store},
                               {"temperature", echo("temperature")},
                               {"text", echo("text")},
                               {"tool_choice", echo("tool_choice")},
@@ -124,7 +128,7 @@ class Writer : public AnswerWriter {
                               {"truncation", "disabled"},
                               {"usage", usage_},
                               {"user", echo("user")},
-                              {"metadata", JsonValue::object()}});
+                              {"metadata", echo("metadata")}});
   }
 
   void add(const std::string& type, std::initializer_list<std::pair<std::string_view, JsonValue>> members,

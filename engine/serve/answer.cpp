@@ -50,11 +50,13 @@ class Answer final : public PendingAnswer {
   bool advance(std::string& out) override {
     if (ended_) return false;
     if (!begun_) begin(out);
+    if (options_.cancel && options_.cancel->cancelled()) cancel();
     for (std::size_t i = 0; i < choices_.size(); ++i)
       if (!choices_[i].result && !failed_) advance_choice(i, out);
     const bool over = failed_ || std::all_of(choices_.begin(), choices_.end(),
                                              [](const Choice& choice) { return choice.result.has_value(); });
     if (!over) return true;
+    if (options_.on_body) options_.on_body(choices_.front().writer->body());
     if (!options_.request.stream) out = body();
     end(failed_ ? "error" : finish_);
     return false;
@@ -63,6 +65,7 @@ class Answer final : public PendingAnswer {
   void on_progress(std::function<void()> called) override {
     for (Choice& choice : choices_)
       choice.turn.on_progress(called);
+    if (options_.cancel) options_.cancel->on_cancel(std::move(called));
   }
   void cancel() override {
     for (Choice& choice : choices_)

@@ -8,6 +8,7 @@
 
 #include "dialects/events.h"
 #include "dialects/request.h"
+#include "serve/cancel_switch.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
 #include "service/turn.h"
@@ -28,6 +29,9 @@ struct AnswerOptions {
   text::Profile profile = text::Profile::kOurs;
   ServingMetrics* metrics = nullptr;
   std::function<void(const AnswerSummary&)> on_end;  // once, also when it is dropped
+  std::shared_ptr<CancelSwitch> cancel;              // may be unset
+  std::function<void(const text::JsonValue&)>
+      on_body;  // with the whole answer, before on_end; not when it is dropped
 };
 
 // `turns`: those of one prompt behind those of another, as many for each (request.sampling.choices, or

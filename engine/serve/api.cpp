@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "dialects/error_body.h"
 #include "dialects/limits.h"
+#include "serve/reply.h"
 #include "service/request_turn.h"
 #include "text/detokenizer.h"
 
@@ -19,25 +20,6 @@ using text::JsonValue;
 
 constexpr std::string_view kAnthropicPrefix = "/anthropic";
 
-HttpReply json_reply(const JsonValue& body, int status = 200) {
-  HttpReply reply;
-  reply.status = status;
-  reply.body = text::write_json(body);
-  return reply;
-}
-
-HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error,
-                  std::int64_t retry_after_ns = 0) {
-  HttpReply reply;
-  reply.status = error.status;
-  reply.body = dialects::error_body(error, dialect_of(request.path), text::Profile::kOurs, request.id);
-  if (error.status == 429 || error.status == 503) {
-    const std::int64_t seconds = (retry_after_ns + 999'999'999) / 1'000'000'000;
-    reply.headers.emplace_back("Retry-After", std::to_string(std::max<std::int64_t>(1, seconds)));
-  }
-  return reply;
-}
-
 // Tools that the model may or may not call need nothing to hold it to.
 bool needs_grammar(const dialects::Request& request) {
   if (!request.constraint) return false;
@@ -45,6 +27,17 @@ bool needs_grammar(const dialects::Request& request) {
   const auto& tools = request.conversation.tools;
   return std::any_of(tools.begin(), tools.end(),
                      [](const text::ToolDefinition& tool) { return tool.strict.value_or(false); });
+}
+
+// A '*' stands for one part of a path, at its end for the rest of it; never for nothing.
+bool matches(std::string_view pattern, std::string_view path) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return path == pattern;
+  if (!path.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view end = pattern.substr(star + 1);
+  path.remove_prefix(star);
+  if (path.size() <= end.size() || !path.ends_with(end)) return false;
+  return end.empty() || path.substr(0, path.size() - end.size()).find('/') == std::string_view::npos;
 }
 
 std::string id_of(dialects::Dialect dialect) {
@@ -58,6 +51,25 @@ std::string id_of(dialects::Dialect dialect) {
 }
 
 }  // namespace
+
+HttpReply json_reply(const JsonValue& body, int status) {
+  HttpReply reply;
+  reply.status = status;
+  reply.body = text::write_json(body);
+  return reply;
+}
+
+HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error,
+                  std::int64_t retry_after_ns) {
+  HttpReply reply;
+  reply.status = error.status;
+  reply.body = dialects::error_body(error, dialect_of(request.path), text::Profile::kOurs, request.id);
+  if (error.status == 429 || error.status == 503) {
+    const std::int64_t seconds = (retry_after_ns + 999'999'999) / 1'000'000'000;
+    reply.headers.emplace_back("Retry-After", std::to_string(std::max<std::int64_t>(1, seconds)));
+  }
+  return reply;
+}
 
 dialects::Dialect dialect_of(std::string_view path) {
   if (path.starts_with(kAnthropicPrefix) || path.starts_with("/v1/messages"))
@@ -83,6 +95,10 @@ const Api::Route Api::kRoutes[] = {
     {"POST", "/v1/completions", &Api::completions, false},
     {"POST", "/v1/responses", &Api::responses, false},
     {"POST", "/v1/responses/input_tokens", &Api::count_response_tokens, false},
+    {"GET", "/v1/responses/*/input_items", &Api::response_input_items, false},
+    {"POST", "/v1/responses/*/cancel", &Api::cancel_response, false},
+    {"GET", "/v1/responses/*", &Api::stored_response, false},
+    {"DELETE", "/v1/responses/*", &Api::delete_response, false},
     {"POST", "/v1/messages", &Api::messages, false},
     {"POST", "/v1/messages/count_tokens", &Api::count_message_tokens, false},
     {"POST", "/anthropic/v1/messages", &Api::messages, false},
@@ -90,7 +106,9 @@ const Api::Route Api::kRoutes[] = {
 };
 
 Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
-    : options_(std::move(options)), keys_(keys), metrics_(metrics) {}
+    : options_(std::move(options)), keys_(keys), metrics_(metrics), store_(options_.store) {
+  metrics_.follow(store_);
+}
 
 void Api::serve(service::Service& service) {
   metrics_.follow(service);
@@ -112,11 +130,7 @@ const Api::Route* Api::find_route(const HttpRequest& request, bool& known) {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   known = false;
   for (const Route& route : kRoutes) {
-    const std::string_view path = route.path;
-    const bool matches = path.ends_with('*') ? request.path.starts_with(path.substr(0, path.size() - 1)) &&
-                                                   request.path.size() >= path.size()
-                                             : request.path == path;
-    if (!matches) continue;
+    if (!matches(route.path, request.path)) continue;
     known = true;
     if (method == route.method) return &route;
   }
@@ -235,13 +249,15 @@ HttpReply Api::model(const HttpRequest& request, const KeyOwner&) {
   return json_reply(model_object(name));
 }
 
-dialects::RequestContext Api::context() const {
+dialects::RequestContext Api::context(const KeyOwner& owner) {
   dialects::RequestContext context;
   const text::ModelVersion version = service_.load()->version();
   context.models.push_back({options_.model_name, version});
   for (const std::string& alias : options_.aliases)
     context.models.push_back({alias, version});
   context.any_model = !options_.strict_model_names;
+  context.store_responses = store_.enabled();
+  context.earlier_items = [this, owner](const std::string& id) { return earlier_items(owner, id); };
   return context;
 }
 
@@ -264,7 +280,7 @@ void Api::leave(const KeyOwner& owner) {
 HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner) {
   service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(http);
-  auto parsed = dialects::parse_request(dialect, http.body, context());
+  auto parsed = dialects::parse_request(dialect, http.body, context(owner));
   if (!parsed.ok()) return refusal(http, parsed.error());
   if (needs_grammar(*parsed)) {
     return refusal(http,
@@ -277,8 +293,19 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
   if (!encoded) return refusal(http, request_error(encoded.error()));
   auto prompt = with_limit(std::move(*encoded), *parsed);
   if (!prompt.ok()) return refusal(http, prompt.error());
-  const std::uint32_t answers = parsed->sampling.choices;
-  return answer(http, owner, std::move(*parsed), {std::move(*prompt)}, answers);
+  AnswerOptions options;
+  options.request = std::move(*parsed);
+  options.id = id_of(dialect);
+  const bool kept = options.request.store;
+  const std::string id = options.id;
+  const std::uint32_t answers = options.request.sampling.choices;
+  if (kept) keep(options, owner);
+  HttpReply reply = answer(http, owner, std::move(options), {std::move(*prompt)}, answers);
+  if (kept && !reply.answer) {
+    store_.erase(owner.tenant, id);
+    forget_running(owner.tenant, id);
+  }
+  return reply;
 }
 
 dialects::Parsed<Api::Prompt> Api::with_limit(service::EncodedTurn encoded,
@@ -294,9 +321,9 @@ dialects::Parsed<Api::Prompt> Api::with_limit(service::EncodedTurn encoded,
   return Prompt{std::move(encoded), static_cast<std::int64_t>(*most)};
 }
 
-HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, dialects::Request request,
-                      const std::vector<Prompt>& prompts, std::uint32_t answers,
-                      std::vector<std::string> echoes) {
+HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, AnswerOptions options,
+                      const std::vector<Prompt>& prompts, std::uint32_t answers) {
+  const dialects::Request& request = options.request;
   service::Service& service = *service_.load();
   if (!enter(owner)) {
     return error_reply(
@@ -323,13 +350,12 @@ HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, dialects::
   }
   HttpReply reply;
   reply.stream = request.stream;
-  AnswerOptions options;
-  options.id = id_of(request.dialect);
   options.system_fingerprint = "fp_" + service.engine().info().fingerprint.substr(0, 16);
-  options.echoes = std::move(echoes);
   options.metrics = &metrics_;
-  options.on_end = [this, owner](const AnswerSummary&) { leave(owner); };
-  options.request = std::move(request);
+  options.on_end = [this, owner, also = std::move(options.on_end)](const AnswerSummary& summary) {
+    leave(owner);
+    if (also) also(summary);
+  };
   reply.answer = make_answer(std::move(options), std::move(turns));
   return reply;
 }
@@ -337,12 +363,12 @@ HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, dialects::
 HttpReply Api::completions(const HttpRequest& http, const KeyOwner& owner) {
   service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(http);
-  auto parsed = dialects::parse_request(dialects::Dialect::kCompletions, http.body, context());
+  auto parsed = dialects::parse_request(dialects::Dialect::kCompletions, http.body, context(owner));
   if (!parsed.ok()) return refusal(http, parsed.error());
   const dialects::CompletionOptions& completion = parsed->completion;
   const service::TurnRequest stops = service::turn_request(*parsed);
+  AnswerOptions options;
   std::vector<Prompt> prompts;
-  std::vector<std::string> echoes;
   for (const dialects::CompletionPrompt& one : completion.prompts) {
     const service::RawPrompt raw{one.text, one.ids, completion.read_specials, completion.add_bos,
                                  completion.suffix};
@@ -355,10 +381,13 @@ HttpReply Api::completions(const HttpRequest& http, const KeyOwner& owner) {
     auto prompt = with_limit(std::move(*encoded), *parsed);
     if (!prompt.ok()) return refusal(http, prompt.error());
     prompts.push_back(std::move(*prompt));
-    if (completion.echo) echoes.push_back(one.ids ? text::decode(service->tokenizer(), *one.ids) : one.text);
+    if (completion.echo)
+      options.echoes.push_back(one.ids ? text::decode(service->tokenizer(), *one.ids) : one.text);
   }
   const std::uint32_t answers = completion.best_of;
-  return answer(http, owner, std::move(*parsed), prompts, answers, std::move(echoes));
+  options.request = std::move(*parsed);
+  options.id = id_of(dialects::Dialect::kCompletions);
+  return answer(http, owner, std::move(options), prompts, answers);
 }
 
 HttpReply Api::chat(const HttpRequest& request, const KeyOwner& owner) {
@@ -371,10 +400,11 @@ HttpReply Api::messages(const HttpRequest& request, const KeyOwner& owner) {
   return generate(dialects::Dialect::kMessages, request, owner);
 }
 
-HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, const char* member) {
+HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner,
+                            const char* member) {
   const service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(http);
-  auto parsed = dialects::parse_request(dialect, http.body, context());
+  auto parsed = dialects::parse_request(dialect, http.body, context(owner));
   if (!parsed.ok()) return refusal(http, parsed.error());
   const auto encoded = service->encode(service::turn_request(*parsed));
   if (!encoded) return refusal(http, request_error(encoded.error()));
@@ -383,7 +413,7 @@ HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, 
   return json_reply(body);
 }
 
-HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner&) {
+HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner& owner) {
   // The count needs no limit on the answer, which the reader of whole requests asks for.
   auto body = text::read_json(request.body);
   HttpRequest with_limit = request;
@@ -391,13 +421,13 @@ HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner&)
     body->set("max_tokens", 1);
     with_limit.body = text::write_json(*body);
   }
-  return count_tokens(dialects::Dialect::kMessages, with_limit, "input_tokens");
+  return count_tokens(dialects::Dialect::kMessages, with_limit, owner, "input_tokens");
 }
-HttpReply Api::count_response_tokens(const HttpRequest& request, const KeyOwner&) {
-  return count_tokens(dialects::Dialect::kResponses, request, "input_tokens");
+HttpReply Api::count_response_tokens(const HttpRequest& request, const KeyOwner& owner) {
+  return count_tokens(dialects::Dialect::kResponses, request, owner, "input_tokens");
 }
 
-HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner&) {
+HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner& owner) {
   service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(request);
   auto body = text::read_json(request.body);
@@ -408,7 +438,7 @@ HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner&) {
     ids.assign(encoded.begin(), encoded.end());
   } else if (body->find("messages") != nullptr) {
     if (body->find("model") == nullptr) body->set("model", options_.model_name);
-    auto parsed = dialects::chat::parse_request(text::write_json(*body), context());
+    auto parsed = dialects::chat::parse_request(text::write_json(*body), context(owner));
     if (!parsed.ok()) return refusal(request, parsed.error());
     const auto encoded = service->encode(service::turn_request(*parsed));
     if (!encoded) return refusal(request, request_error(encoded.error()));

@@ -37,6 +37,13 @@ Counter& ServingMetrics::http_requests(std::string_view handler, int status) {
                            {{"handler", std::string(handler)}, {"status", std::to_string(status)}});
 }
 
+void ServingMetrics::follow(const ResponseStore& store) {
+  registry_.gauge_from("deepinfer:stored_responses", "Responses that are stored",
+                       [&store] { return static_cast<double>(store.size()); });
+  registry_.gauge_from("deepinfer:stored_response_bytes", "Their size",
+                       [&store] { return static_cast<double>(store.bytes()); });
+}
+
 void ServingMetrics::follow(service::Service& service) {
   runtime::Engine& engine = service.engine();
   const auto gauge = [&](const char* name, const char* help, auto value) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/metrics.h"
+#include "serve/tenant_store.h"
 #include "service/turn.h"
 
 namespace deepinfer::serve {
@@ -11,6 +12,8 @@ class ServingMetrics {
   explicit ServingMetrics(const std::string& model_name);
   // From now on the page has the engine's numbers too. The service outlives this object's last text().
   void follow(service::Service& service);
+  // The same for stored responses.
+  void follow(const ResponseStore& store);
 
   Counter& finished(std::string_view reason);  // stop, length, abort, error
   Counter& http_requests(std::string_view handler, int status);

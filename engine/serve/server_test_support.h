@@ -70,6 +70,8 @@ class Client {
     held_.erase(0, out.size());
     return out;
   }
+  // Of a stream: what comes up to its last chunk.
+  std::string read_rest() { return until("\r\n0\r\n\r\n"); }
   bool closed() { return held_.empty() && !more(); }
   void shut() { socket_.close(); }
 

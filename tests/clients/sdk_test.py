@@ -177,6 +177,28 @@ class OpenAi(unittest.TestCase):
             self.assertEqual(stream.get_final_response().output_text, whole.output_text)
         self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
 
+    def test_stored_responses(self):
+        first = self.client.responses.create(model="demo", input=WHO, temperature=0)
+        self.assertEqual(self.client.responses.retrieve(first.id).output_text, first.output_text)
+        second = self.client.responses.create(
+            model="demo", input="What can you do?", previous_response_id=first.id, temperature=0)
+        self.assertEqual(second.previous_response_id, first.id)
+        items = list(self.client.responses.input_items.list(second.id, order="asc"))
+        self.assertEqual((items[0].content[0].text, items[-1].content[0].text), (WHO, "What can you do?"))
+        self.assertEqual(len(list(self.client.responses.input_items.list(second.id, limit=1))), len(items))
+        other = openai.OpenAI(base_url=SERVER.url + "/v1", api_key=KEYS[1], max_retries=0)
+        with self.assertRaises(openai.NotFoundError):
+            other.responses.retrieve(first.id)
+        other.close()
+        with self.assertRaises(openai.BadRequestError):
+            self.client.responses.cancel(first.id)
+        self.client.responses.delete(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(first.id)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.responses.create(model="demo", input="x", previous_response_id=first.id)
+        self.assertEqual(caught.exception.code, "previous_response_not_found")
+
     def test_errors_have_their_classes(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(
