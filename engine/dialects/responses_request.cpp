@@ -31,6 +31,7 @@ class Reader {
     const JsonValue body = read_body(bytes, context_, findings_, request_);
     if (!findings_.clean() && body.size() == 0) return findings_.error();
     names_ = NamespaceNames(request_.version);
+    if (ours()) storing(body);
     reasoning_settings(body);
     tools(body);
     input(body);
@@ -40,7 +41,6 @@ class Reader {
     text_format(body);
     tool_choice(body);
     if (request_.conversation.tool_choice != text::ToolChoice::kNone) findings_.merge(schema_findings_);
-    if (ours()) storing(body);
     if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
       if (*top > 20)
         findings_.semantic("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
@@ -129,7 +129,7 @@ class Reader {
 
   // A copy of the input as items with all that a reader of them expects.
   void keep_input(const JsonValue& value) {
-    if (!context_.earlier_items) return;
+    if (!request_.store) return;
     const auto message = [](const JsonValue& role, JsonValue content) {
       const bool assistant = role == JsonValue("assistant");
       if (content.is_string()) {

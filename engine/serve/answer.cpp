@@ -81,6 +81,7 @@ class Answer final : public PendingAnswer {
     explicit Choice(service::Turn started) : turn(std::move(started)) {}
     service::Turn turn;
     std::unique_ptr<dialects::AnswerWriter> writer;
+    std::vector<std::string> call_ids;
     std::optional<service::TurnResult> result;
   };
 
@@ -93,7 +94,9 @@ class Answer final : public PendingAnswer {
     identity.choice = choice;
     if (!options_.echoes.empty()) identity.echo = options_.echoes[choice / per_prompt_];
     const bool messages = options_.request.dialect == dialects::Dialect::kMessages;
-    identity.call_id = [messages](std::size_t) { return (messages ? "toolu_" : "call_") + random_id(); };
+    identity.call_id = [this, choice, messages](std::size_t) {
+      return choices_[choice].call_ids.emplace_back((messages ? "toolu_" : "call_") + random_id());
+    };
     return identity;
   }
 
@@ -159,6 +162,9 @@ class Answer final : public PendingAnswer {
     completion_tokens_ += choice.result->usage.completion_tokens;
     reasoning_tokens_ += choice.result->usage.reasoning_tokens;
     finish_ = finish_word(choice.result->output.outcome.finish);
+    const std::vector<text::ParsedCall>& calls = choice.result->output.calls;
+    for (std::size_t i = 0; options_.on_call && i < std::min(calls.size(), choice.call_ids.size()); ++i)
+      options_.on_call(choice.call_ids[i], calls[i]);
     ++finished_;
     const bool last = finished_ == choices_.size();
     // The usage of several answers is their sum, said once, behind the last; so is the mark of the end.

@@ -29,7 +29,9 @@ struct AnswerOptions {
   text::Profile profile = text::Profile::kOurs;
   ServingMetrics* metrics = nullptr;
   std::function<void(const AnswerSummary&)> on_end;  // once, also when it is dropped
-  std::shared_ptr<CancelSwitch> cancel;              // may be unset
+  // A tool call of a finished answer, with the id that the client got.
+  std::function<void(const std::string& id, const text::ParsedCall&)> on_call;
+  std::shared_ptr<CancelSwitch> cancel;  // may be unset
   std::function<void(const text::JsonValue&)>
       on_body;  // with the whole answer, before on_end; not when it is dropped
 };

@@ -289,6 +289,9 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
                        "an answer held to a schema, an expression or a tool (response_format, strict or "
                        "required tools) is not available yet"));
   }
+  const ToolCallMemory::Recalled recalled = tool_calls_.recall(owner.tenant, parsed->conversation);
+  metrics_.tool_call_replays.add(recalled.replays);
+  metrics_.tool_call_misses.add(recalled.misses);
   auto encoded = service->encode(service::turn_request(*parsed));
   if (!encoded) return refusal(http, request_error(encoded.error()));
   auto prompt = with_limit(std::move(*encoded), *parsed);
@@ -296,6 +299,9 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
   AnswerOptions options;
   options.request = std::move(*parsed);
   options.id = id_of(dialect);
+  options.on_call = [this, tenant = owner.tenant](const std::string& call_id, const text::ParsedCall& call) {
+    tool_calls_.remember(tenant, call_id, call);
+  };
   const bool kept = options.request.store;
   const std::string id = options.id;
   const std::uint32_t answers = options.request.sampling.choices;
@@ -406,6 +412,7 @@ HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, 
   if (service == nullptr) return not_ready(http);
   auto parsed = dialects::parse_request(dialect, http.body, context(owner));
   if (!parsed.ok()) return refusal(http, parsed.error());
+  tool_calls_.recall(owner.tenant, parsed->conversation);  // the count is that of the prompt as it would be
   const auto encoded = service->encode(service::turn_request(*parsed));
   if (!encoded) return refusal(http, request_error(encoded.error()));
   JsonValue body = JsonValue::object({{member, encoded->prompt.size()}});

@@ -15,6 +15,7 @@
 #include "serve/keys.h"
 #include "serve/metrics.h"
 #include "serve/tenant_store.h"
+#include "serve/tool_call_memory.h"
 #include "service/turn.h"
 
 namespace deepinfer::serve {
@@ -114,6 +115,7 @@ class Api {
   std::mutex mutex_;
   std::map<std::string, int> under_way_;  // requests, by tenant
   ResponseStore store_;
+  ToolCallMemory tool_calls_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<CancelSwitch>> running_;  // by tenant and id
 };
 

@@ -22,7 +22,12 @@ ServingMetrics::ServingMetrics(const std::string& model_name)
       request_generation_tokens(registry_.histogram("vllm:request_generation_tokens",
                                                     "Tokens produced for a request", count_buckets(1 << 17))),
       slow_readers(registry_.counter("deepinfer:slow_readers_cancelled",
-                                     "Answers cancelled because the client did not take them")) {
+                                     "Answers cancelled because the client did not take them")),
+      tool_call_replays(registry_.counter("deepinfer:tool_call_replays",
+                                          "Calls of histories rendered to the bytes that the model wrote")),
+      tool_call_misses(
+          registry_.counter("deepinfer:tool_call_replay_misses",
+                            "Calls of histories rendered anew: unknown, or not what the model wrote")) {
   for (const char* reason : {"stop", "length", "abort", "error"})
     finished(reason);
 }

@@ -32,6 +32,8 @@ class ServingMetrics {
   Histogram& request_prompt_tokens;
   Histogram& request_generation_tokens;
   Counter& slow_readers;  // answers cancelled because nobody took them
+  Counter& tool_call_replays;
+  Counter& tool_call_misses;
 };
 
 }  // namespace deepinfer::serve

@@ -132,6 +132,8 @@ Result<TurnResult> Turn::result() {
   result.output = state_->output;
   result.usage = state_->usage;
   result.tokens = state_->reports;
+  for (std::size_t i = 0; i < result.output.calls.size(); ++i)
+    result.output.calls[i].written = state_->parser.written_calls()[i];
   if (result.output.outcome.stop.has_value()) result.stop = state_->stops[*result.output.outcome.stop];
   return result;
 }

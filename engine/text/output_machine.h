@@ -40,6 +40,8 @@ class OutputMachine {
   }
   std::size_t calls() const { return static_cast<std::size_t>(call_) + 1; }
   std::optional<std::size_t> stop() const { return stop_; }
+  // OutputParser: same name.
+  const std::vector<std::vector<PromptPiece>>& written_calls() const { return written_; }
   std::size_t repairs() const { return repairs_ + (arguments_ ? arguments_->repairs() : 0); }
 
  private:
@@ -108,6 +110,8 @@ class OutputMachine {
   void begin_value(ArgumentsBuilder::Kind kind);
   void start_call(std::string_view name);
   void end_call();
+  void record(Symbol symbol);  // of a call, from its opening tag on
+  void keep_record();          // it is whole
   bool finish_held_value();
 
   void flush_run();  // the run of bytes goes to the channel of the present state
@@ -139,6 +143,11 @@ class OutputMachine {
 
   int call_ = -1;
   std::optional<ArgumentsBuilder> arguments_;  // of the open call
+  enum class Record { kOff, kOn, kClosing };
+  Record record_ = Record::kOff;
+  std::vector<Symbol> recorded_;
+  std::size_t closing_from_ = 0;                   // in recorded_: behind "</" and the control id
+  std::vector<std::vector<PromptPiece>> written_;  // by call
   std::optional<std::size_t> stop_;
   std::size_t repairs_ = 0;
 

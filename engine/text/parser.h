@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/prompt_piece.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer::text {
@@ -111,6 +112,9 @@ class OutputParser {
   // strings that are cut off never come.
   void take_shown(std::vector<ShownToken>& tokens);
 
+  // ParsedCall::written of each call so far; events do not carry it.
+  const std::vector<std::vector<PromptPiece>>& written_calls() const;
+
   // Nothing more can change: a stop id or stop string was seen, or the calls block closed. The engine may stop.
   bool ended() const;
 
@@ -122,6 +126,9 @@ class OutputParser {
 struct ParsedCall {
   std::string name;
   std::string arguments;  // JSON text of an object; a prefix of one if the outcome says open_call
+  // As the model wrote it, from its opening tag to its closing one: what a prompt repeats to have the same bytes again.
+  // Empty: it is not whole, or has tags that were mended.
+  std::vector<PromptPiece> written;
 };
 
 struct ParsedOutput {
@@ -134,7 +141,7 @@ struct ParsedOutput {
 // A whole output at once.
 ParsedOutput parse_output(const Tokenizer& tokenizer, const ParserOptions& options,
                           std::span<const TokenId> ids, FinishReason reason);
-// Adds events to a result, for callers that stream and keep the whole.
+// Adds events to a result, for callers that stream and keep the whole. ParsedCall::written stays empty.
 void accumulate(std::span<const ParserEvent> events, ParsedOutput& output);
 
 }  // namespace deepinfer::text

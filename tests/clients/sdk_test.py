@@ -131,6 +131,13 @@ class OpenAi(unittest.TestCase):
         answer = self.client.chat.completions.create(
             model="demo", messages=messages, tools=tools, temperature=0)
         self.assertIn("25", answer.choices[0].message.content)
+        # The same JSON in another spelling is the same prompt.
+        before = SERVER.metric("deepinfer:tool_call_replays_total")
+        messages[1]["tool_calls"][0]["function"]["arguments"] = '{\n "city" : "Ber\\u006cin"\n}'
+        again = self.client.chat.completions.create(
+            model="demo", messages=messages, tools=tools, temperature=0)
+        self.assertEqual(again.choices[0].message.content, answer.choices[0].message.content)
+        self.assertEqual(SERVER.metric("deepinfer:tool_call_replays_total"), before + 1)
 
     def test_logprobs(self):
         answer = self.chat(logprobs=True, top_logprobs=2)
