@@ -23,6 +23,7 @@ struct Options {
   bool strict_names = false;
   serve::StoreLimits store;
   std::int64_t store_hours = 24;
+  std::string store_file;
   int max_waiting = 1024;
   std::int64_t drain_s = 30;
 };
@@ -68,6 +69,11 @@ Result<void> serve_model(const Options& options) {
   names.version = DEEPINFER_VERSION;
   names.store = options.store;
   names.store.life_s = options.store_hours * 3600;
+  std::unique_ptr<serve::ResponseFile> store_file;
+  if (!options.store_file.empty()) {
+    DI_ASSIGN(store_file, serve::ResponseFile::open(options.store_file));
+    names.store_file = store_file.get();
+  }
   serve::ServingMetrics metrics(names.model_name);
   // Destroyed last to first: the server's connections hold turns of the service.
   std::unique_ptr<service::Service> service;
@@ -117,6 +123,8 @@ void add_serve(Context& context) {
       ->add_option("--store-hours", options->store_hours, "Hours after which a stored response is forgotten")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_option("--store-file", options->store_file,
+                      "File (SQLite) that keeps them over a restart too; made if it is missing");
   command->add_option("--max-waiting", options->max_waiting, "Most queued requests; one more gets 429")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -108,6 +108,7 @@ const Api::Route Api::kRoutes[] = {
 Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
     : options_(std::move(options)), keys_(keys), metrics_(metrics), store_(options_.store) {
   metrics_.follow(store_);
+  if (options_.store_file != nullptr) use(*options_.store_file);
 }
 
 void Api::serve(service::Service& service) {

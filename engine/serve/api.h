@@ -14,6 +14,7 @@
 #include "serve/http.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"
+#include "serve/response_file.h"
 #include "serve/tenant_store.h"
 #include "serve/tool_call_memory.h"
 #include "service/turn.h"
@@ -24,8 +25,9 @@ struct ApiOptions {
   std::string model_name = "deepinfer";  // what clients name; any name is taken unless strict_model_names
   std::vector<std::string> aliases;
   bool strict_model_names = false;
-  std::string version;  // of the program
-  StoreLimits store;    // of responses
+  std::string version;                 // of the program
+  StoreLimits store;                   // of responses
+  ResponseFile* store_file = nullptr;  // where they are kept too; outlives the Api
 };
 
 class Api {
@@ -96,6 +98,8 @@ class Api {
   dialects::RequestContext context(const KeyOwner& owner);
   // RequestContext: same name.
   dialects::Parsed<text::JsonValue> earlier_items(const KeyOwner& owner, const std::string& id);
+  // Takes over what the file holds, and keeps it up to date.
+  void use(ResponseFile& file);
   // Stores the response as one in progress, and what becomes of it when it is over.
   void keep(AnswerOptions& options, const KeyOwner& owner);
   void forget_running(const std::string& tenant, const std::string& id);

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/log.h"
 #include "dialects/error_body.h"
 #include "dialects/events.h"
 #include "serve/api.h"
@@ -19,10 +20,11 @@ using text::JsonValue;
 constexpr std::string_view kPrefix = "/v1/responses/";
 constexpr std::size_t kMostItems = 100, kDefaultItems = 20;
 
+constexpr std::string_view kCancel = "/cancel", kInputItems = "/input_items";
+
 // "resp_1" of "/v1/responses/resp_1/cancel".
-std::string id_in(const HttpRequest& request) {
-  const std::string rest = request.path.substr(kPrefix.size());
-  return rest.substr(0, rest.find('/'));
+std::string id_in(const HttpRequest& request, std::string_view suffix = {}) {
+  return request.path.substr(kPrefix.size(), request.path.size() - kPrefix.size() - suffix.size());
 }
 
 std::string status_of(const JsonValue& response) {
@@ -67,6 +69,14 @@ void name_items(JsonValue& items, const std::string& response_id) {
   items = std::move(named);
 }
 
+// One whose answer will not go on: the server ended, or the client has gone.
+void end_if_open(StoredResponse& stored) {
+  JsonValue response = read_stored(stored.response);
+  if (status_of(response) != "in_progress") return;
+  response.set("status", "cancelled");
+  stored.response = text::write_json(response);
+}
+
 HttpReply not_found(const HttpRequest& request, const std::string& id) {
   return Api::error_reply(request, 404, "there is no response \"" + id.substr(0, 100) + "\"");
 }
@@ -96,6 +106,25 @@ dialects::Parsed<JsonValue> Api::earlier_items(const KeyOwner& owner, const std:
   return items;
 }
 
+void Api::use(ResponseFile& file) {
+  struct Row {
+    std::string tenant, id;
+    StoredResponse response;
+    std::int64_t until_s;
+  };
+  std::vector<Row> rows;
+  const auto read = file.read(
+      [&](const std::string& tenant, const std::string& id, StoredResponse response, std::int64_t until_s) {
+        end_if_open(response);
+        rows.push_back({tenant, id, std::move(response), until_s});
+      });
+  if (!read) log_error(read.error().message());
+  store_.set_mirror([&file](const std::string& tenant, const std::string& id, const StoredResponse* response,
+                            std::int64_t until_s) { file.write(tenant, id, response, until_s); });
+  for (Row& row : rows)
+    store_.restore(row.tenant, row.id, std::move(row.response), row.until_s);
+}
+
 void Api::keep(AnswerOptions& options, const KeyOwner& owner) {
   const std::string tenant = owner.tenant, id = options.id;
   name_items(options.request.input_items, id);
@@ -118,13 +147,7 @@ void Api::keep(AnswerOptions& options, const KeyOwner& owner) {
   options.on_end = [this, tenant, id](const AnswerSummary& summary) {
     forget_running(tenant, id);
     if (summary.finish != "cancelled") return;
-    // The client has gone, and the answer with it.
-    store_.change(tenant, id, [](StoredResponse& stored) {
-      JsonValue response = read_stored(stored.response);
-      if (status_of(response) != "in_progress") return;
-      response.set("status", "cancelled");
-      stored.response = text::write_json(response);
-    });
+    store_.change(tenant, id, end_if_open);
   };
 }
 
@@ -151,7 +174,7 @@ HttpReply Api::delete_response(const HttpRequest& request, const KeyOwner& owner
 }
 
 HttpReply Api::cancel_response(const HttpRequest& request, const KeyOwner& owner) {
-  const std::string id = id_in(request);
+  const std::string id = id_in(request, kCancel);
   const auto stored = store_.find(owner.tenant, id);
   if (!stored) return not_found(request, id);
   JsonValue response = read_stored(stored->response);
@@ -174,7 +197,7 @@ HttpReply Api::cancel_response(const HttpRequest& request, const KeyOwner& owner
 }
 
 HttpReply Api::response_input_items(const HttpRequest& request, const KeyOwner& owner) {
-  const std::string id = id_in(request);
+  const std::string id = id_in(request, kInputItems);
   const auto stored = store_.find(owner.tenant, id);
   if (!stored) return not_found(request, id);
   std::size_t limit = kDefaultItems;

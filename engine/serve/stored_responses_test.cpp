@@ -186,6 +186,8 @@ TEST_F(StoredResponsesTest, BadFieldsAreNamed) {
   refused(R"(,"metadata":{"a":1})", "metadata");
   EXPECT_EQ(call("GET", "/v1/responses/").status, 404);
   EXPECT_EQ(call("GET", "/v1/responses/a/b").status, 404);
+  const JsonValue made = create(R"("x")", R"(,"max_output_tokens":1)");
+  EXPECT_EQ(call("GET", place_of(made, "/b")).status, 404);
   EXPECT_EQ(call("GET", "/v1/responses/a/b/cancel").status, 404);
   EXPECT_EQ(call("PUT", "/v1/responses/a").status, 405);
 }

@@ -1,4 +1,5 @@
-// Things that clients may come back to, by id: bounded, for a time, each tenant's own. In memory.
+// Things that clients may come back to, by id: bounded, for a time, each tenant's own. In memory, and wherever a mirror puts
+// them.
 #pragma once
 
 #include <algorithm>
@@ -28,35 +29,47 @@ struct StoreLimits {
 template <class Value>
 class TenantStore {
  public:
-  // `now_s`: seconds that never go back; the machine's unless given.
+  // `now_s`: seconds since 1970; the machine's clock unless given.
   explicit TenantStore(StoreLimits limits, std::function<std::int64_t()> now_s = {})
-      : limits_(limits), now_s_(now_s ? std::move(now_s) : steady_seconds) {}
+      : limits_(limits), now_s_(now_s ? std::move(now_s) : clock_seconds) {}
 
   bool enabled() const { return limits_.entries > 0; }
 
+  // Is told of every entry that comes, changes or goes (then without a value), in this order. Set before the first use.
+  using Mirror = std::function<void(const std::string& tenant, const std::string& id, const Value*,
+                                    std::int64_t until_s)>;
+  void set_mirror(Mirror mirror) { mirror_ = std::move(mirror); }
+
   // Takes the place of what has this id.
   void put(const std::string& tenant, const std::string& id, Value value) {
+    restore(tenant, id, std::move(value), now_s_() + limits_.life_s);
+  }
+  // The same for one that has lived before: it is forgotten at `until_s`.
+  void restore(const std::string& tenant, const std::string& id, Value value, std::int64_t until_s) {
     if (!enabled()) return;
     const std::lock_guard lock(mutex_);
-    drop_old();
     Shelf& shelf = shelves_[tenant];
     if (const auto old = shelf.by_id.find(id); old != shelf.by_id.end()) drop(shelf, old->second);
-    shelf.entries.push_back({id, std::move(value), now_s_() + limits_.life_s});
+    shelf.tenant = tenant;
+    shelf.entries.push_back({id, std::move(value), until_s});
     shelf.by_id[id] = std::prev(shelf.entries.end());
     add(shelf, size_of(shelf.entries.back()));
     ++count_;
+    if (mirror_) mirror_(tenant, id, &shelf.entries.back().value, until_s);
+    drop_old();
     drop_over();
   }
 
   // False: it has been forgotten or erased in the meantime, or never was.
-  bool change(const std::string& tenant, const std::string& id, const std::function<void(Value&)>& change) {
+  bool change(const std::string& tenant, const std::string& id, const std::function<void(Value&)>& edit) {
     const std::lock_guard lock(mutex_);
     Entry* const entry = locate(tenant, id);
     if (entry == nullptr) return false;
     Shelf& shelf = shelves_[tenant];
     remove(shelf, size_of(*entry));
-    change(entry->value);
+    edit(entry->value);
     add(shelf, size_of(*entry));
+    if (mirror_) mirror_(tenant, id, &entry->value, entry->until_s);
     drop_over();
     return true;
   }
@@ -92,14 +105,15 @@ class TenantStore {
     std::int64_t until_s = 0;
   };
   using Entries = std::list<Entry>;
-  struct Shelf {      // of a tenant
+  struct Shelf {
+    std::string tenant;
     Entries entries;  // oldest first
     std::unordered_map<std::string, typename Entries::iterator> by_id;
     std::size_t bytes = 0;
   };
 
-  static std::int64_t steady_seconds() {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  static std::int64_t clock_seconds() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::seconds>(now).count();
   }
   static std::size_t size_of(const Entry& entry) { return entry.id.size() + entry.value.bytes(); }
@@ -124,6 +138,7 @@ class TenantStore {
   void drop(Shelf& shelf, typename Entries::iterator entry) {
     remove(shelf, size_of(*entry));
     --count_;
+    if (mirror_) mirror_(shelf.tenant, entry->id, nullptr, 0);
     shelf.by_id.erase(entry->id);
     shelf.entries.erase(entry);
   }
@@ -154,6 +169,7 @@ class TenantStore {
 
   StoreLimits limits_;
   std::function<std::int64_t()> now_s_;
+  Mirror mirror_;
   mutable std::mutex mutex_;
   std::map<std::string, Shelf> shelves_;  // none empty
   std::size_t count_ = 0, bytes_ = 0;
