@@ -8,7 +8,7 @@ readonly DEMO_TOOLS="examples/tools/weather"  # .json: what the model may call; 
 
 # What a build needs, and what the tests need beside it. Debian 12 names; docs/dependencies.md says why each is here.
 readonly BUILD_PACKAGES=(g++ cmake ninja-build libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libssl-dev libedit-dev
-                         libxxhash-dev libboost1.81-dev libgtest-dev python3)  # the last two: configuring looks for what tests need
+                         libxxhash-dev libboost1.81-dev libsqlite3-dev libgtest-dev python3)  # the last two: configuring looks for what tests need
 readonly TEST_PACKAGES=(clang-16 clang-format-16 clang-tidy-16 libclang-rt-16-dev zstd python3-venv)
 
 usage() {

@@ -23,6 +23,9 @@ struct Options {
   bool strict_names = false;
   int max_sequences = runtime::kDefaultSequences;
   int step_tokens = runtime::kDefaultStepTokens;
+  serve::StoreLimits store;
+  std::int64_t store_hours = 24;
+  std::string store_file;
   int max_waiting = 1024;
   std::int64_t drain_s = 30;
 };
@@ -68,6 +71,13 @@ Result<void> serve_model(const Options& options) {
   names.aliases = options.aliases;
   names.strict_model_names = options.strict_names;
   names.version = DEEPINFER_VERSION;
+  names.store = options.store;
+  names.store.life_s = options.store_hours * 3600;
+  std::unique_ptr<serve::ResponseFile> store_file;
+  if (!options.store_file.empty()) {
+    DI_ASSIGN(store_file, serve::ResponseFile::open(options.store_file));
+    names.store_file = store_file.get();
+  }
   serve::ServingMetrics metrics(names.model_name);
   // Destroyed last to first: the server's connections hold turns of the service.
   std::unique_ptr<service::Service> service;
@@ -116,6 +126,18 @@ void add_serve(Context& context) {
                    "Most tokens of a step; not fewer than --max-sequences")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command
+      ->add_option("--store-responses", options->store.entries,
+                   "Most responses that are stored for GET and previous_response_id; 0 = none")
+      ->capture_default_str();
+  command->add_option("--store-bytes", options->store.bytes, "Most memory for them, in bytes")
+      ->capture_default_str();
+  command
+      ->add_option("--store-hours", options->store_hours, "Hours after which a stored response is forgotten")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--store-file", options->store_file,
+                      "File (SQLite) that keeps them over a restart too; made if it is missing");
   command->add_option("--max-waiting", options->max_waiting, "Most queued requests; one more gets 429")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -136,7 +136,8 @@ void append_answer(text::Conversation& conversation, const text::ParsedOutput& o
   if (!output.reasoning.empty()) answer.reasoning = output.reasoning;
   const std::size_t number = conversation.messages.size();
   for (std::size_t i = 0; i < output.calls.size(); ++i) {
-    answer.tool_calls.push_back({answer_call_id(number, i), output.calls[i].name, output.calls[i].arguments});
+    answer.tool_calls.push_back({answer_call_id(number, i), output.calls[i].name, output.calls[i].arguments,
+                                 output.calls[i].written});
   }
   conversation.messages.push_back(std::move(answer));
 }

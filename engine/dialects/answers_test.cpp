@@ -76,6 +76,45 @@ TEST(Answers, ResponsesNumbersItsEvents) {
   EXPECT_EQ(frames.back().name, "response.completed");
 }
 
+// Half a character has its bytes; the chunk with the whole one brings both halves.
+TEST(Answers, HalvesOfCharactersAreReportedByTheirBytes) {
+  const std::vector<TokenLogprob> first = {{"a", -0.5, {{"a", -0.5}, {"\xf0", -9e9}}, false},
+                                           {"\xf0\x9f", -1, {}, false}};
+  const std::vector<TokenLogprob> second = {{"\xa6\x80", -2, {}, false}};
+  const auto stream = [&](Dialect dialect) {
+    Request request;
+    request.dialect = dialect;
+    request.conversation.thinking = false;
+    request.sampling.logprobs = true;
+    const auto writer = make_answer_writer(request, identity(), text::Profile::kOurs);
+    std::vector<SseFrame> frames, texts;
+    writer->begin({}, frames);
+    writer->add_tokens(first);
+    writer->push(std::vector<ParserEvent>{{Kind::kContent, -1, "a"}}, texts);
+    writer->add_tokens(second);
+    writer->push(std::vector<ParserEvent>{{Kind::kContent, -1, "🦀"}}, texts);
+    writer->finish({}, {}, 0, frames);
+    return std::pair(texts, writer->body());
+  };
+  const auto [chunks, chat] = stream(Dialect::kChat);
+  const std::string half = R"({"token":"\\xf0\\x9f","logprob":-1.0,"bytes":[240,159],"top_logprobs":[]})";
+  const std::string rest = R"({"token":"\\xa6\\x80","logprob":-2.0,"bytes":[166,128],"top_logprobs":[]})";
+  EXPECT_NE(chunks[0].data.find(R"("token":"\\xf0","logprob":-9999.0,"bytes":[240]})"), std::string::npos)
+      << chunks[0].data;
+  EXPECT_NE(chunks[0].data.find(half), std::string::npos) << chunks[0].data;
+  EXPECT_NE(chunks[1].data.find("\"content\":[" + rest + "]"), std::string::npos) << chunks[1].data;
+  EXPECT_NE(write_json(chat).find(half + "," + rest), std::string::npos) << write_json(chat);
+  const auto [events, response] = stream(Dialect::kResponses);
+  EXPECT_NE(write_json(response).find(half + "," + rest), std::string::npos) << write_json(response);
+  EXPECT_NE(events.back().data.find("\"logprobs\":[" + rest + "]"), std::string::npos) << events.back().data;
+  const auto [pieces, completion] = stream(Dialect::kCompletions);
+  const std::string whole = write_json(*completion.find("choices"));
+  EXPECT_NE(whole.find(R"("tokens":["a","bytes:\\xf0\\x9f","bytes:\\xa6\\x80"])"), std::string::npos)
+      << whole;
+  EXPECT_NE(whole.find(R"("text_offset":[0,1,2])"), std::string::npos) << whole;
+  EXPECT_EQ(pieces.size(), 2U);
+}
+
 TEST(Answers, FailuresEndTheStream) {
   Request request;
   RequestError error;

@@ -49,13 +49,20 @@ class Writer : public AnswerWriter {
     frames.push_back(chunk(choice(std::move(delta), nullptr)));
   }
 
+  // As the reference API does it: `content` has the tokens of the content and nothing else (not those of calls, of markup
+  // or of the end); those of the reasoning are in a list of their own, which is DeepSeek's addition.
+  void add_tokens(std::span<const TokenLogprob> tokens) override {
+    for (const TokenLogprob& token : tokens)
+      (token.reasoning ? reasoning_tokens_ : content_tokens_).push_back(token);
+  }
+
   void push(std::span<const ParserEvent> events, std::vector<SseFrame>& frames) override {
     for (const ParserEvent& event : events) {
       switch (event.kind) {
         case ParserEvent::Kind::kReasoning:
-          add_delta(JsonValue::object({{"content", nullptr}, {"reasoning_content", event.text}}), frames);
+          add_text(JsonValue::object({{"content", nullptr}, {"reasoning_content", event.text}}), frames);
           break;
-        case ParserEvent::Kind::kContent: add_delta(content_delta(event.text), frames); break;
+        case ParserEvent::Kind::kContent: add_text(content_delta(event.text), frames); break;
         case ParserEvent::Kind::kCallStart: start_call(event, frames); break;
         case ParserEvent::Kind::kArguments: arguments(event, frames); break;
       }
@@ -68,6 +75,9 @@ class Writer : public AnswerWriter {
     finish_ = finish_word(outcome.finish);
     usage_ = usage;
     JsonValue last = choice(package_ ? content_delta("") : JsonValue::object(), JsonValue(finish_));
+    // Tokens whose last bytes never made a character.
+    if (content_tokens_.size() > content_sent_ || reasoning_tokens_.size() > reasoning_sent_)
+      last.set("logprobs", next_logprobs());
     if (package_) {
       // One chunk carries both, asked for or not.
       JsonValue body = frame_body(JsonValue::array({std::move(last)}));
@@ -104,7 +114,7 @@ class Writer : public AnswerWriter {
          {"model", identity_.model},
          {"choices", JsonValue::array({JsonValue::object({{"index", identity_.choice},
                                                           {"message", std::move(message)},
-                                                          {"logprobs", nullptr},
+                                                          {"logprobs", logprobs(0, 0)},
                                                           {"finish_reason", finish_}})})},
          {"usage", usage_object(usage_, thinking())},
          {"system_fingerprint", identity_.system_fingerprint}});
@@ -152,6 +162,30 @@ class Writer : public AnswerWriter {
     frames.push_back(chunk(choice(std::move(delta), nullptr)));
   }
 
+  void add_text(JsonValue delta, std::vector<SseFrame>& frames) {
+    JsonValue one = choice(std::move(delta), nullptr);
+    one.set("logprobs", next_logprobs());
+    frames.push_back(chunk(std::move(one)));
+  }
+
+  // Of the tokens from these on; null unless the request asks for them.
+  JsonValue logprobs(std::size_t content, std::size_t reasoning) const {
+    if (!request_.sampling.logprobs || package_) return nullptr;
+    JsonValue all = JsonValue::object(
+        {{"content", logprob_list(std::span(content_tokens_).subspan(content))}, {"refusal", nullptr}});
+    if (thinking())
+      all.set("reasoning_content", logprob_list(std::span(reasoning_tokens_).subspan(reasoning)));
+    return all;
+  }
+
+  // Of those that no chunk has had.
+  JsonValue next_logprobs() {
+    JsonValue next = logprobs(content_sent_, reasoning_sent_);
+    content_sent_ = content_tokens_.size();
+    reasoning_sent_ = reasoning_tokens_.size();
+    return next;
+  }
+
   JsonValue call_object(std::size_t index, const std::string& name, const std::string& arguments) const {
     return JsonValue::object({{"index", index},
                               {"id", call_ids_[index]},
@@ -184,6 +218,8 @@ class Writer : public AnswerWriter {
   text::ParsedOutput output_;
   std::vector<std::string> call_ids_;
   ArgumentCutter cutter_;
+  std::vector<TokenLogprob> content_tokens_, reasoning_tokens_;
+  std::size_t content_sent_ = 0, reasoning_sent_ = 0;  // of these: in a chunk
   std::string finish_ = "stop";
   TokenUsage usage_;
 };

@@ -1,5 +1,4 @@
 // Chat Completions request bodies: recipe.md 7.1.
-#include <charconv>
 #include <set>
 
 #include <fmt/format.h>
@@ -31,8 +30,8 @@ class Reader {
     read_max_tokens(body, !ours() || given(body, "max_tokens") ? "max_tokens" : "max_completion_tokens",
                     context_, findings_, request_);
     other_sampling(body);
-    stream(body);
-    stops(body);
+    read_stream(body, findings_, request_);
+    read_stops(body, findings_, request_);
     tools(body);
     response_format(body);
     check_prefix();
@@ -226,18 +225,13 @@ class Reader {
   void other_sampling(const JsonValue& body) {
     SamplingOptions& sampling = request_.sampling;
     if (const auto n = unsigned_field(findings_, body, "n", "", 255)) {
-      constexpr std::uint64_t kMostChoices = 128;
       if (!ours() && *n != 1) findings_.semantic("Invalid n value (currently only n = 1 is supported)");
       if (*n < 1 || *n > kMostChoices)
         findings_.semantic("Invalid n value, the valid range of n is [1, 128]");
       sampling.choices = static_cast<std::uint32_t>(*n);
     }
-    sampling.frequency_penalty = penalty(body, "frequency_penalty");
-    sampling.presence_penalty = penalty(body, "presence_penalty");
-    if (const auto seed = unsigned_field(findings_, body, "seed", "")) {
-      if (*seed >> 63 != 0) findings_.semantic("Invalid seed value, the valid range of seed is [0, 2^63)");
-      sampling.seed = *seed;
-    }
+    read_penalties(body, findings_, request_);
+    read_seed(body, findings_, request_);
     sampling.logprobs = bool_field(findings_, body, "logprobs", "").value_or(false);
     if (const auto top = unsigned_field(findings_, body, "top_logprobs", "", 255)) {
       if (!sampling.logprobs)
@@ -250,77 +244,8 @@ class Reader {
     }
     request_.parallel_tool_calls = bool_field(findings_, body, "parallel_tool_calls", "").value_or(true);
     if (!ours()) return;
-    request_.user = caller(body);
-    stop_ids(body);
-    logit_bias(body);
-  }
-
-  double penalty(const JsonValue& body, std::string_view key) {
-    const double value = number_field(findings_, body, key, "").value_or(0);
-    if (!(value >= -2 && value <= 2))
-      findings_.semantic(fmt::format("Invalid {} value, the valid range of {} is [-2, 2]", key, key));
-    return value;
-  }
-
-  static std::string caller(const JsonValue& body) {
-    const JsonValue* user = given(body, "user");
-    return user != nullptr && user->is_string() ? user->text() : std::string();
-  }
-
-  static std::optional<std::int32_t> token_id(std::string_view text) {
-    std::int32_t id = 0;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), id);
-    const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
-    return whole && id >= 0 ? std::optional<std::int32_t>(id) : std::nullopt;
-  }
-
-  void stop_ids(const JsonValue& body) {
-    const JsonValue* ids = array_field(findings_, body, "stop_token_ids", "");
-    if (ids == nullptr) return;
-    for (const JsonValue& item : ids->items()) {
-      const auto id = item.is_number() ? token_id(item.text()) : std::nullopt;
-      if (!id) return findings_.shape("stop_token_ids: expected a list of token ids");
-      request_.sampling.stop_token_ids.push_back(*id);
-    }
-  }
-
-  void logit_bias(const JsonValue& body) {
-    const JsonValue* bias = object_field(findings_, body, "logit_bias", "");
-    if (bias == nullptr) return;
-    for (std::size_t i = 0; i < bias->size(); ++i) {
-      const auto id = token_id(bias->keys()[i]);
-      const JsonValue& value = bias->items()[i];
-      if (!id || !value.is_number()) return findings_.shape("logit_bias: expected numbers by token id");
-      if (!(value.as_double() >= -100 && value.as_double() <= 100))
-        findings_.semantic("Invalid logit_bias value, the valid range is [-100, 100]");
-      request_.sampling.logit_bias.emplace_back(*id, value.as_double());
-    }
-  }
-
-  void stream(const JsonValue& body) {
-    request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
-    const JsonValue* options = object_field(findings_, body, "stream_options", "");
-    if (options == nullptr) return;
-    if (!request_.stream) findings_.semantic("stream_options should be set along with stream = true");
-    request_.include_usage =
-        bool_field(findings_, *options, "include_usage", "stream_options").value_or(false);
-  }
-
-  void stops(const JsonValue& body) {
-    const JsonValue* stop = given(body, "stop");
-    if (stop == nullptr) return;
-    if (stop->is_string()) {
-      request_.stops.push_back(stop->text());
-    } else if (stop->is_array()) {
-      for (std::size_t i = 0; i < stop->size(); ++i) {
-        if (!stop->items()[i].is_string())
-          return findings_.shape(index_path("stop", i) + ": expected a string");
-        request_.stops.push_back(stop->items()[i].text());
-      }
-    } else {
-      return findings_.shape("stop: expected a string or a list");
-    }
-    check_stops(request_.stops, "stop", findings_);
+    request_.user = read_caller(body);
+    read_token_rules(body, findings_, request_);
   }
 
   void tools(const JsonValue& body) {

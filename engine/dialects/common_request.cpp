@@ -1,6 +1,7 @@
 #include "dialects/common_request.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -92,6 +93,88 @@ void read_sampling(const JsonValue& body, const RequestContext& context, Finding
   if (const auto value = unsigned_field(findings, body, "min_tokens", "", kMaxTokensBound))
     sampling.min_tokens = static_cast<std::uint32_t>(*value);
   sampling.ignore_eos = bool_field(findings, body, "ignore_eos", "").value_or(false);
+}
+
+namespace {
+
+double penalty(const JsonValue& body, std::string_view key, Findings& findings) {
+  const double value = number_field(findings, body, key, "").value_or(0);
+  if (!(value >= -2 && value <= 2))
+    findings.semantic(fmt::format("Invalid {} value, the valid range of {} is [-2, 2]", key, key));
+  return value;
+}
+
+}  // namespace
+
+void read_penalties(const JsonValue& body, Findings& findings, Request& request) {
+  request.sampling.frequency_penalty = penalty(body, "frequency_penalty", findings);
+  request.sampling.presence_penalty = penalty(body, "presence_penalty", findings);
+}
+
+void read_seed(const JsonValue& body, Findings& findings, Request& request) {
+  const auto seed = unsigned_field(findings, body, "seed", "");
+  if (!seed) return;
+  if (*seed >> 63 != 0) findings.semantic("Invalid seed value, the valid range of seed is [0, 2^63)");
+  request.sampling.seed = *seed;
+}
+
+std::optional<std::int32_t> token_id(std::string_view text) {
+  std::int32_t id = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), id);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size();
+  return whole && id >= 0 ? std::optional<std::int32_t>(id) : std::nullopt;
+}
+
+void read_token_rules(const JsonValue& body, Findings& findings, Request& request) {
+  if (const JsonValue* ids = array_field(findings, body, "stop_token_ids", "")) {
+    for (const JsonValue& item : ids->items()) {
+      const auto id = item.is_number() ? token_id(item.text()) : std::nullopt;
+      if (!id) {
+        findings.shape("stop_token_ids: expected a list of token ids");
+        break;
+      }
+      request.sampling.stop_token_ids.push_back(*id);
+    }
+  }
+  const JsonValue* bias = object_field(findings, body, "logit_bias", "");
+  if (bias == nullptr) return;
+  for (std::size_t i = 0; i < bias->size(); ++i) {
+    const auto id = token_id(bias->keys()[i]);
+    const JsonValue& value = bias->items()[i];
+    if (!id || !value.is_number()) return findings.shape("logit_bias: expected numbers by token id");
+    if (!(value.as_double() >= -100 && value.as_double() <= 100))
+      findings.semantic("Invalid logit_bias value, the valid range is [-100, 100]");
+    request.sampling.logit_bias.emplace_back(*id, value.as_double());
+  }
+}
+
+void read_stream(const JsonValue& body, Findings& findings, Request& request) {
+  request.stream = bool_field(findings, body, "stream", "").value_or(false);
+  const JsonValue* options = object_field(findings, body, "stream_options", "");
+  if (options == nullptr) return;
+  if (!request.stream) findings.semantic("stream_options should be set along with stream = true");
+  request.include_usage = bool_field(findings, *options, "include_usage", "stream_options").value_or(false);
+}
+
+void read_stops(const JsonValue& body, Findings& findings, Request& request) {
+  const JsonValue* stop = given(body, "stop");
+  if (stop == nullptr) return;
+  if (stop->is_string()) {
+    request.stops.push_back(stop->text());
+  } else if (stop->is_array()) {
+    for (std::size_t i = 0; i < stop->size(); ++i) {
+      if (!stop->items()[i].is_string()) return findings.shape(index_path("stop", i) + ": expected a string");
+      request.stops.push_back(stop->items()[i].text());
+    }
+  } else {
+    return findings.shape("stop: expected a string or a list");
+  }
+  check_stops(request.stops, "stop", findings);
+}
+
+std::string read_caller(const JsonValue& body) {
+  const JsonValue* user = given(body, "user");
+  return user != nullptr && user->is_string() ? user->text() : std::string();
 }
 
 void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context,

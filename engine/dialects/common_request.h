@@ -23,6 +23,16 @@ JsonValue read_body(std::string_view body, const RequestContext& context, Findin
 // temperature, top_p, top_k, min_p and the other extensions that all dialects take.
 void read_sampling(const JsonValue& body, const RequestContext& context, Findings& findings,
                    Request& request);
+// What Chat and Completions share: frequency_penalty and presence_penalty; seed; stop_token_ids and logit_bias; stream and
+// stream_options; stop, a string or a list; `user`, if it is a string.
+void read_penalties(const JsonValue& body, Findings& findings, Request& request);
+void read_seed(const JsonValue& body, Findings& findings, Request& request);
+void read_token_rules(const JsonValue& body, Findings& findings, Request& request);
+void read_stream(const JsonValue& body, Findings& findings, Request& request);
+void read_stops(const JsonValue& body, Findings& findings, Request& request);
+std::string read_caller(const JsonValue& body);
+// A token id written as a whole number that is not negative.
+std::optional<std::int32_t> token_id(std::string_view text);
 // The limit on new tokens. Messages lowers a larger value to the bound, the others refuse it.
 void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context,
                      Findings& findings, Request& request);
@@ -45,6 +55,7 @@ void settle_thinking(std::optional<bool> explicit_type, const EffortChoice& effo
 
 void check_stops(const std::vector<std::string>& stops, std::string_view path, Findings& findings);
 
+inline constexpr std::uint64_t kMostChoices = 128;  // answers to one request
 inline constexpr std::size_t kMostMessages = 100'000;
 inline constexpr std::size_t kMostTools = 4'096;
 // Refuses longer lists. recipe.md 4.5

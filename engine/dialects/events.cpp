@@ -17,6 +17,7 @@ std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerI
   switch (request.dialect) {
     case Dialect::kChat: return chat::make_answer_writer(request, std::move(identity), profile);
     case Dialect::kResponses: return responses::make_answer_writer(request, std::move(identity), profile);
+    case Dialect::kCompletions: return completions::make_answer_writer(request, std::move(identity), profile);
     case Dialect::kMessages: break;
   }
   return messages::make_answer_writer(request, std::move(identity), profile);

@@ -1,5 +1,5 @@
 // Model output as a dialect's answer: server-sent events while it streams, and the whole body at the end. recipe.md
-// section 6. Fed with parser events; knows nothing of sockets, clocks or tokens.
+// section 6. Fed with parser events; knows nothing of sockets and clocks, and of tokens only what it reports.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dialects/logprobs.h"
 #include "dialects/request.h"
 #include "text/parser.h"
 
@@ -35,20 +36,25 @@ struct TokenUsage {
 struct AnswerIdentity {
   std::string id;                  // of the response; unique
   std::string model;               // as the client named it
-  std::string system_fingerprint;  // Chat
+  std::string system_fingerprint;  // Chat, Completions
   std::int64_t created = 0;        // seconds since 1970
-  std::size_t choice = 0;          // Chat: index among n answers
+  std::size_t choice = 0;          // Chat, Completions: index among n answers
+  std::string echo;                // Completions: the prompt, if the answer is to begin with it
   // The id of tool call number `index`; unguessable and unique over a session (recipe.md 10.3).
   std::function<std::string(std::size_t index)> call_id;
   // Messages: proves that a thinking block is ours. Unset: the response's id.
   std::function<std::string(std::string_view reasoning)> sign;
 };
 
-// One answer of one request. Call begin once, push any number of times, then finish or fail once. Frames are appended.
+// One answer of one request. Call begin once, add_tokens and push any number of times, then finish or fail once. Frames
+// are appended.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
   virtual void begin(const TokenUsage& usage, std::vector<SseFrame>& frames) = 0;
+  // For requests with logprobs: tokens that became part of the answer, in order, before the push that brings their text.
+  // Dialects without logprobs leave them.
+  virtual void add_tokens(std::span<const TokenLogprob> tokens) {}
   virtual void push(std::span<const text::ParserEvent> events, std::vector<SseFrame>& frames) = 0;
   // `finished` is the time of the end, in the seconds of AnswerIdentity::created.
   virtual void finish(const text::ParserOutcome& outcome, const TokenUsage& usage, std::int64_t finished,
@@ -68,6 +74,10 @@ std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerI
                                                  text::Profile profile);
 }
 namespace responses {
+std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerIdentity identity,
+                                                 text::Profile profile);
+}
+namespace completions {
 std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerIdentity identity,
                                                  text::Profile profile);
 }

@@ -84,7 +84,8 @@ class Reader {
         if (!expect_object(findings_, call, at)) continue;
         message.tool_calls.push_back({required_string(findings_, call, "id", at),
                                       required_string(findings_, call, "name", at),
-                                      required_string(findings_, call, "arguments", at)});
+                                      required_string(findings_, call, "arguments", at),
+                                      {}});
       }
     }
     return message;

@@ -31,6 +31,7 @@ Parsed<Request> parse_request(Dialect dialect, std::string_view body, const Requ
   switch (dialect) {
     case Dialect::kChat: return chat::parse_request(body, context);
     case Dialect::kResponses: return responses::parse_request(body, context);
+    case Dialect::kCompletions: return completions::parse_request(body, context);
     case Dialect::kMessages: break;
   }
   return messages::parse_request(body, context);

@@ -1,8 +1,9 @@
-// What the three dialects make of a request body: a conversation and how to continue it, or a rejection.
+// What the dialects make of a request body: a conversation, or a bare prompt, and how to continue it, or a rejection.
 // recipe.md sections 2 and 7. No sockets here: bodies in, values out.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,9 @@
 
 namespace deepinfer::dialects {
 
-enum class Dialect : std::uint8_t { kChat, kResponses, kMessages };
-std::optional<Dialect> dialect_from_name(std::string_view name);  // chat, responses, messages
+enum class Dialect : std::uint8_t { kChat, kResponses, kMessages, kCompletions };
+std::optional<Dialect> dialect_from_name(
+    std::string_view name);  // of a conversation: chat, responses, messages
 
 // A rejection. `status`, `type`, `param` and `code` are what a client acts on; bodies: error_body.h.
 struct RequestError {
@@ -66,6 +68,10 @@ struct RequestContext {
   bool reject_missing_reasoning = false;  // 400 for a tool-calling turn without its reasoning (recipe.md 3.6)
   bool reject_image_spelling = false;     // 400 for a text that spells the image placeholder (4.3)
   bool drop_billing_header = true;        // a leading system block that changes with every request (10.1)
+  // Responses: input and output items, one list, of the stored response that a request goes on from. Unset: the request is
+  // read as if it named none, for tools that have no server behind them.
+  std::function<Parsed<text::JsonValue>(const std::string& id)> earlier_items;
+  bool store_responses = false;
   std::uint32_t thinking_max_tokens = kMaxTokensBound;
   std::uint32_t chat_max_tokens = kMaxTokensBound;
 };
@@ -107,20 +113,39 @@ struct NamespacedTool {
   std::string local;
 };
 
+// A prompt of Completions: text, or the caller's own ids.
+struct CompletionPrompt {
+  std::string text;
+  std::optional<std::vector<std::int32_t>> ids;
+};
+
+// What Completions has in place of a conversation. recipe.md 3.9
+struct CompletionOptions {
+  std::vector<CompletionPrompt> prompts;  // at least one; each gets SamplingOptions::choices answers
+  std::optional<std::string> suffix;      // fill in the middle
+  bool echo = false;                      // an answer begins with its prompt
+  std::uint32_t best_of = 1;   // answers made for each prompt, of which the best are given; >= choices
+  bool read_specials = false;  // spellings of control tokens in prompts count as these tokens
+  bool add_bos = true;
+};
+
 struct Request {
   Dialect dialect = Dialect::kChat;
   std::string model;
   text::ModelVersion version = text::ModelVersion::kV41;
   text::Conversation conversation;
+  CompletionOptions completion;  // Completions, whose conversation is empty
   SamplingOptions sampling;
   std::optional<OutputConstraint> constraint;
   std::vector<std::string> stops;
   bool stream = false;
-  bool include_usage = false;  // Chat: a usage chunk at the end of the stream
+  bool include_usage = false;  // Chat, Completions: a usage chunk at the end of the stream
   bool parallel_tool_calls = true;
   std::vector<NamespacedTool> namespaces;  // Responses
   std::vector<std::string> custom_tools;   // Responses: functions that stand for free-form tools
   text::JsonValue echo;                    // Responses: settings that the response repeats
+  bool store = false;                      // Responses: the client wants to come back to it
+  text::JsonValue input_items;             // Responses, with store: the whole input as a list of items
   std::string user;                        // caller's id: cache and rate key
 };
 
@@ -132,6 +157,9 @@ text::ParserOptions parser_options(const Request& request, const text::RenderedP
 Parsed<Request> parse_request(Dialect dialect, std::string_view body, const RequestContext& context);
 
 namespace chat {
+Parsed<Request> parse_request(std::string_view body, const RequestContext& context);
+}
+namespace completions {
 Parsed<Request> parse_request(std::string_view body, const RequestContext& context);
 }
 namespace responses {

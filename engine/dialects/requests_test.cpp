@@ -63,6 +63,64 @@ TEST(ChatRequest, BadValuesNameTheField) {
   EXPECT_NE(message_of(R"("min_p":2)").find("min_p"), std::string::npos);
 }
 
+TEST(CompletionsRequest, PromptsOfEveryForm) {
+  const auto prompts = [](std::string_view prompt) {
+    const Request request =
+        accepted(Dialect::kCompletions, R"({"model":"m","prompt":)" + std::string(prompt) + "}");
+    std::string all;
+    for (const CompletionPrompt& one : request.completion.prompts) {
+      all += "[" + one.text + "]";
+      if (!one.ids) continue;
+      for (const std::int32_t id : *one.ids)
+        all += std::to_string(id) + " ";
+    }
+    return all;
+  };
+  EXPECT_EQ(prompts(R"("a")"), "[a]");
+  EXPECT_EQ(prompts(R"(["a","b"])"), "[a][b]");
+  EXPECT_EQ(prompts("[3,4]"), "[]3 4 ");
+  EXPECT_EQ(prompts(R"([[3,4],[5],"c"])"), "[]3 4 []5 [c]");
+  EXPECT_EQ(prompts("null"), "[]");
+  const Request request = accepted(Dialect::kCompletions, R"({"model":"m"})");
+  EXPECT_EQ(request.sampling.max_tokens, 16U);
+  EXPECT_EQ(request.completion.best_of, 1U);
+  EXPECT_FALSE(request.completion.read_specials);
+  EXPECT_TRUE(request.completion.add_bos);
+  EXPECT_FALSE(request.sampling.logprobs);
+  EXPECT_FALSE(request.constraint);
+}
+
+TEST(ResponsesRequest, GoesOnFromStoredItems) {
+  RequestContext with = context();
+  with.store_responses = true;
+  with.earlier_items = [](const std::string& id) -> Parsed<text::JsonValue> {
+    if (id != "resp_1") return RequestError{};
+    return text::read_json(R"([{"type":"message","role":"user","content":"one"},
+        {"type":"reasoning","content":[{"type":"reasoning_text","text":"hm"}]},
+        {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}])")
+        .value();
+  };
+  const auto read = [&](std::string_view more) {
+    return parse_request(Dialect::kResponses, R"({"model":"m",)" + std::string(more) + "}", with);
+  };
+  const auto request = read(R"("previous_response_id":"resp_1","instructions":"i","input":[
+      {"type":"function_call_output","call_id":"c","output":"r"},{"role":"user","content":"two"}])");
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  const auto& messages = request->conversation.messages;
+  ASSERT_EQ(messages.size(), 5U);
+  EXPECT_EQ(messages[0].text(), "i");
+  EXPECT_EQ(messages[2].reasoning, "hm");
+  EXPECT_EQ(messages[2].tool_calls.size(), 1U);
+  EXPECT_EQ(messages[4].text(), "two");
+  EXPECT_TRUE(request->store);
+  EXPECT_EQ(request->input_items.size(), 5U);
+  EXPECT_EQ(write_json(request->input_items.items()[4]),
+            R"({"type":"message","role":"user","content":[{"type":"input_text","text":"two"}]})");
+  EXPECT_FALSE(read(R"("input":"a","previous_response_id":"resp_2")").ok());
+  EXPECT_FALSE(read(R"("input":"a","store":false)")->store);
+  EXPECT_FALSE(accepted(Dialect::kResponses, R"({"model":"m","input":"a"})").store);
+}
+
 TEST(Requests, UnknownModelIsNotFound) {
   const RequestError error =
       refused(Dialect::kMessages, R"({"model":"x","messages":[{"role":"user","content":"u"}]})");

@@ -33,6 +33,12 @@ class Writer : public AnswerWriter {
     add("response.in_progress", {{"response", response()}}, frames);
   }
 
+  // Parts of output text alone have a place for them: those of the reasoning are left out, as in the reference API.
+  void add_tokens(std::span<const TokenLogprob> tokens) override {
+    for (const TokenLogprob& token : tokens)
+      if (!token.reasoning) tokens_.push_back(token);
+  }
+
   void push(std::span<const ParserEvent> events, std::vector<SseFrame>& frames) override {
     for (const ParserEvent& event : events) {
       switch (event.kind) {
@@ -45,6 +51,7 @@ class Writer : public AnswerWriter {
           if (item_ != Item::kMessage) open_text(Item::kMessage, frames);
           text_ += event.text;
           add_text("response.output_text.delta", "delta", event.text, frames);
+          tokens_sent_ = tokens_.size();
           break;
         case ParserEvent::Kind::kCallStart: open_call(event.text, frames); break;
         case ParserEvent::Kind::kArguments: arguments(event.text, frames); break;
@@ -56,13 +63,17 @@ class Writer : public AnswerWriter {
               std::vector<SseFrame>& frames) override {
     const bool length = outcome.finish == FinishReason::kLength;
     const bool filter = outcome.finish == FinishReason::kContentFilter;
-    status_ = length || filter ? "incomplete" : "completed";
+    const bool aborted = outcome.finish == FinishReason::kAborted;
+    status_ = length || filter || aborted ? "incomplete" : "completed";
     close(status_, false, frames);
     completed_at_ = finished;
     usage_ = usage_object(usage);
     if (length) incomplete_ = JsonValue::object({{"reason", "max_output_tokens"}});
     if (filter) incomplete_ = JsonValue::object({{"reason", "content_filter"}});
-    add("response." + status_, {{"response", response()}}, frames);
+    // A cancelled response ends its stream with an event that clients know, too.
+    const std::string event = "response." + status_;
+    if (aborted) status_ = "cancelled";
+    add(event, {{"response", response()}}, frames);
   }
 
   void fail(const RequestError& error, std::vector<SseFrame>& frames) override {
@@ -101,13 +112,13 @@ class Writer : public AnswerWriter {
                               {"output", output_},
                               {"parallel_tool_calls", request_.parallel_tool_calls},
                               {"presence_penalty", JsonValue::real(0)},
-                              {"previous_response_id", nullptr},
+                              {"previous_response_id", echo("previous_response_id")},
                               {"prompt_cache_key", nullptr},
                               {"prompt_cache_retention", nullptr},
                               {"reasoning", echo("reasoning")},
                               {"safety_identifier", nullptr},
                               {"service_tier", "default"},
-                              {"store", false},
+                              {"store", request_.store},
                               {"temperature", echo("temperature")},
                               {"text", echo("text")},
                               {"tool_choice", echo("tool_choice")},
@@ -117,7 +128,7 @@ class Writer : public AnswerWriter {
                               {"truncation", "disabled"},
                               {"usage", usage_},
                               {"user", echo("user")},
-                              {"metadata", JsonValue::object()}});
+                              {"metadata", echo("metadata")}});
   }
 
   void add(const std::string& type, std::initializer_list<std::pair<std::string_view, JsonValue>> members,
@@ -156,7 +167,7 @@ class Writer : public AnswerWriter {
     if (item_ == Item::kReasoning) return JsonValue::object({{"type", "reasoning_text"}, {"text", text}});
     return JsonValue::object({{"type", "output_text"},
                               {"annotations", JsonValue::array()},
-                              {"logprobs", JsonValue::array()},
+                              {"logprobs", text.empty() ? JsonValue::array() : logprob_list(tokens_)},
                               {"text", text}});
   }
 
@@ -165,6 +176,8 @@ class Writer : public AnswerWriter {
     item_ = item;
     open_id_ = item_id(item == Item::kReasoning ? "rs" : "msg");
     text_.clear();
+    tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(tokens_sent_));
+    tokens_sent_ = 0;
     add("response.output_item.added",
         {{"item", text_item("in_progress", JsonValue::array())}, {"output_index", index()}}, frames);
     add("response.content_part.added",
@@ -183,7 +196,7 @@ class Writer : public AnswerWriter {
         {{"content_index", 0},
          {key, text},
          {"item_id", open_id_},
-         {"logprobs", JsonValue::array()},
+         {"logprobs", logprob_list(std::span(tokens_).subspan(key == "delta" ? tokens_sent_ : 0))},
          {"output_index", index()}},
         frames);
   }
@@ -288,6 +301,8 @@ class Writer : public AnswerWriter {
   std::uint64_t sequence_ = 0;
   Item item_ = Item::kNone;
   std::string open_id_, text_, call_id_, call_name_, call_space_;
+  std::vector<TokenLogprob> tokens_;  // of the open message
+  std::size_t tokens_sent_ = 0;       // of these: in a delta
   std::size_t calls_ = 0;
   ArgumentCutter cutter_;
   InputDecoder decoder_;

@@ -31,6 +31,7 @@ class Reader {
     const JsonValue body = read_body(bytes, context_, findings_, request_);
     if (!findings_.clean() && body.size() == 0) return findings_.error();
     names_ = NamespaceNames(request_.version);
+    if (ours()) storing(body);
     reasoning_settings(body);
     tools(body);
     input(body);
@@ -46,6 +47,7 @@ class Reader {
       request_.sampling.top_logprobs = static_cast<std::uint32_t>(*top);
       if (ours()) request_.sampling.logprobs = *top > 0;
     }
+    if (ours()) include(body);
     request_.stream = bool_field(findings_, body, "stream", "").value_or(false);
     request_.user = string_field(findings_, body, "user", "").value_or("");
     if (ours())
@@ -72,19 +74,99 @@ class Reader {
     settle_thinking(std::nullopt, effort, context_, request_);
   }
 
+  // What the answer is to hold besides; names of what no answer of ours has leave nothing.
+  void include(const JsonValue& body) {
+    const JsonValue* list = array_field(findings_, body, "include", "");
+    if (list == nullptr) return;
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const JsonValue& name = list->items()[i];
+      if (!name.is_string()) return findings_.shape(index_path("include", i) + ": expected a string");
+      if (name.text() == "message.output_text.logprobs") request_.sampling.logprobs = true;
+    }
+  }
+
+  void fault(std::string_view param, std::string message, std::string code = "invalid_request_error") {
+    RequestError error;
+    error.param = std::string(param);
+    error.code = std::move(code);
+    error.message = std::move(message);
+    findings_.add(std::move(error));
+  }
+
+  void storing(const JsonValue& body) {
+    request_.store = bool_field(findings_, body, "store", "").value_or(true) && context_.store_responses;
+    if (bool_field(findings_, body, "background", "").value_or(false))
+      fault("background", "background responses are not available: leave 'background' out");
+    if (given(body, "conversation") != nullptr)
+      fault("conversation", "conversations are not available: use 'previous_response_id'");
+    const JsonValue* metadata = object_field(findings_, body, "metadata", "");
+    if (metadata == nullptr) return;
+    constexpr std::size_t kMostPairs = 16, kMostKey = 64, kMostValue = 512;
+    if (metadata->size() > kMostPairs)
+      fault("metadata",
+            fmt::format("'metadata' has {} pairs, at most {} are kept", metadata->size(), kMostPairs));
+    for (std::size_t i = 0; i < metadata->size(); ++i) {
+      const JsonValue& value = metadata->items()[i];
+      if (!value.is_string()) return findings_.shape("metadata: expected strings by key");
+      if (metadata->keys()[i].size() > kMostKey || value.text().size() > kMostValue)
+        fault("metadata", fmt::format("'metadata' takes keys of {} bytes and values of {} at most", kMostKey,
+                                      kMostValue));
+    }
+  }
+
   // --- input ---
+
+  // What the response goes on from: the items of the one before it come first. Its instructions and tools do not.
+  void earlier(const JsonValue& body) {
+    const auto id = string_field(findings_, body, "previous_response_id", "");
+    if (!id || !context_.earlier_items) return;
+    auto items = context_.earlier_items(*id);
+    if (!items.ok()) return findings_.add(items.error());
+    for (std::size_t i = 0; i < items->size(); ++i)
+      item(items->items()[i], index_path("previous_response_id", i));
+    request_.input_items = std::move(*items);
+  }
+
+  // A copy of the input as items with all that a reader of them expects.
+  void keep_input(const JsonValue& value) {
+    if (!request_.store) return;
+    const auto message = [](const JsonValue& role, JsonValue content) {
+      const bool assistant = role == JsonValue("assistant");
+      if (content.is_string()) {
+        content = JsonValue::array({JsonValue::object(
+            {{"type", assistant ? "output_text" : "input_text"}, {"text", content.text()}})});
+      }
+      return JsonValue::object({{"type", "message"}, {"role", role}, {"content", std::move(content)}});
+    };
+    JsonValue& items = request_.input_items;
+    if (!items.is_array()) items = JsonValue::array();
+    if (value.is_string()) return items.push(message("user", value));
+    for (const JsonValue& source : value.items()) {
+      const JsonValue* role = source.find("role");
+      const JsonValue* content = source.find("content");
+      JsonValue one = source;
+      if (role != nullptr && content != nullptr) {
+        one = message(*role, *content);
+        if (const JsonValue* id = given(source, "id")) one.set("id", *id);
+      }
+      items.push(std::move(one));
+    }
+  }
 
   void input(const JsonValue& body) {
     const auto instructions = string_field(findings_, body, "instructions", "");
     if (instructions && !instructions->empty())
       messages().push_back(Message::of_text(Role::kSystem, *instructions));
+    if (ours()) earlier(body);
     const JsonValue* value = given(body, "input");
     if (value == nullptr) {
-      if (instructions.value_or("").empty())
+      if (instructions.value_or("").empty() && request_.input_items.size() == 0)
         findings_.semantic("Either input or instructions must be provided");
-      return;
+      return close_reasoning();
     }
+    keep_input(*value);
     if (value->is_string()) {
+      close_reasoning();
       messages().push_back(Message::of_text(Role::kUser, value->text()));
       return;
     }
@@ -471,7 +553,9 @@ class Reader {
          {"tools", std::move(tools)},
          {"top_logprobs", or_else(echoed(body, "top_logprobs"), 0)},
          {"top_p", or_else(echoed(body, "top_p"), JsonValue::real(1))},
-         {"user", echoed(body, "user")}});
+         {"user", echoed(body, "user")},
+         {"previous_response_id", ours() ? echoed(body, "previous_response_id") : JsonValue()},
+         {"metadata", or_else(ours() ? echoed(body, "metadata") : JsonValue(), JsonValue::object())}});
   }
 
   const RequestContext& context_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <numeric>
 #include <optional>
 
 #include "base/check.h"
@@ -34,10 +35,14 @@ class Answer final : public PendingAnswer {
  public:
   Answer(AnswerOptions options, std::vector<service::Turn> turns)
       : options_(std::move(options)), started_(Clock::now()) {
+    const bool bare = options_.request.dialect == dialects::Dialect::kCompletions;
+    const std::size_t prompts = bare ? options_.request.completion.prompts.size() : 1;
+    per_prompt_ = turns.size() / prompts;
+    cached_tokens_.resize(prompts);
     for (std::size_t i = 0; i < turns.size(); ++i) {
       Choice& choice = choices_.emplace_back(std::move(turns[i]));
       choice.writer = dialects::make_answer_writer(options_.request, identity(i), options_.profile);
-      prompt_tokens_ = choice.turn.prompt_tokens();
+      if (i % per_prompt_ == 0) prompt_tokens_ += choice.turn.prompt_tokens();
     }
   }
   ~Answer() override { end("cancelled"); }
@@ -45,11 +50,13 @@ class Answer final : public PendingAnswer {
   bool advance(std::string& out) override {
     if (ended_) return false;
     if (!begun_) begin(out);
-    for (Choice& choice : choices_)
-      if (!choice.result) advance_choice(choice, out);
+    if (options_.cancel && options_.cancel->cancelled()) cancel();
+    for (std::size_t i = 0; i < choices_.size(); ++i)
+      if (!choices_[i].result && !failed_) advance_choice(i, out);
     const bool over = failed_ || std::all_of(choices_.begin(), choices_.end(),
                                              [](const Choice& choice) { return choice.result.has_value(); });
     if (!over) return true;
+    if (options_.on_body) options_.on_body(choices_.front().writer->body());
     if (!options_.request.stream) out = body();
     end(failed_ ? "error" : finish_);
     return false;
@@ -58,6 +65,7 @@ class Answer final : public PendingAnswer {
   void on_progress(std::function<void()> called) override {
     for (Choice& choice : choices_)
       choice.turn.on_progress(called);
+    if (options_.cancel) options_.cancel->on_cancel(std::move(called));
   }
   void cancel() override {
     for (Choice& choice : choices_)
@@ -73,6 +81,7 @@ class Answer final : public PendingAnswer {
     explicit Choice(service::Turn started) : turn(std::move(started)) {}
     service::Turn turn;
     std::unique_ptr<dialects::AnswerWriter> writer;
+    std::vector<std::string> call_ids;
     std::optional<service::TurnResult> result;
     std::optional<Clock::time_point> first;  // its first output
   };
@@ -84,8 +93,11 @@ class Answer final : public PendingAnswer {
     identity.system_fingerprint = options_.system_fingerprint;
     identity.created = std::time(nullptr);
     identity.choice = choice;
+    if (!options_.echoes.empty()) identity.echo = options_.echoes[choice / per_prompt_];
     const bool messages = options_.request.dialect == dialects::Dialect::kMessages;
-    identity.call_id = [messages](std::size_t) { return (messages ? "toolu_" : "call_") + random_id(); };
+    identity.call_id = [this, choice, messages](std::size_t) {
+      return choices_[choice].call_ids.emplace_back((messages ? "toolu_" : "call_") + random_id());
+    };
     return identity;
   }
 
@@ -99,15 +111,33 @@ class Answer final : public PendingAnswer {
     send(out);
   }
 
-  void advance_choice(Choice& choice, std::string& out) {
+  void advance_choice(std::size_t index, std::string& out) {
+    Choice& choice = choices_[index];
     events_.clear();
     const bool more = choice.turn.advance(events_, 0);
     note_progress();
     if (!events_.empty() && !choice.first) choice.first = Clock::now();
     frames_.clear();
+    if (options_.request.sampling.logprobs) add_tokens(choice);
     if (!events_.empty()) choice.writer->push(events_, frames_);
-    if (!more) finish(choice);
+    if (!more) finish(index);
     send(out);
+  }
+
+  void add_tokens(Choice& choice) {
+    shown_.clear();
+    choice.turn.take_shown(shown_);
+    std::vector<dialects::TokenLogprob> tokens;
+    for (const text::ShownToken& shown : shown_) {
+      const service::TokenReport& report = choice.turn.reports()[shown.index];
+      dialects::TokenLogprob& token = tokens.emplace_back();
+      token.bytes = report.bytes;
+      token.logprob = static_cast<double>(report.token.logprob);
+      token.reasoning = shown.kind == text::ParserEvent::Kind::kReasoning;
+      for (std::size_t i = 0; i < report.top_bytes.size(); ++i)
+        token.top.push_back({report.top_bytes[i], static_cast<double>(report.token.top[i].logprob)});
+    }
+    choice.writer->add_tokens(tokens);
   }
 
   void note_progress() {
@@ -120,7 +150,8 @@ class Answer final : public PendingAnswer {
     first_ = Clock::now();
   }
 
-  void finish(Choice& choice) {
+  void finish(std::size_t index) {
+    Choice& choice = choices_[index];
     auto result = choice.turn.result();
     if (!result) {
       failed_ = request_error(result.error());
@@ -128,17 +159,21 @@ class Answer final : public PendingAnswer {
       return;
     }
     choice.result = std::move(*result);
-    cached_tokens_ = std::max(cached_tokens_, choice.result->usage.cached_tokens);
+    std::int64_t& cached = cached_tokens_[index / per_prompt_];
+    cached = std::max(cached, choice.result->usage.cached_tokens);
     completion_tokens_ += choice.result->usage.completion_tokens;
     reasoning_tokens_ += choice.result->usage.reasoning_tokens;
     finish_ = finish_word(choice.result->output.outcome.finish);
     note_times(choice);
+    const std::vector<text::ParsedCall>& calls = choice.result->output.calls;
+    for (std::size_t i = 0; options_.on_call && i < std::min(calls.size(), choice.call_ids.size()); ++i)
+      options_.on_call(choice.call_ids[i], calls[i]);
     ++finished_;
     const bool last = finished_ == choices_.size();
     // The usage of several answers is their sum, said once, behind the last; so is the mark of the end.
     const std::size_t before = frames_.size();
     choice.writer->finish(choice.result->output.outcome, usage(), std::time(nullptr), frames_);
-    if (!last && options_.request.dialect == dialects::Dialect::kChat) {
+    if (!last) {
       const std::size_t ending = 1 + (options_.request.include_usage ? 1 : 0);
       DI_CHECK(frames_.size() >= before + ending);
       frames_.resize(frames_.size() - ending);
@@ -162,7 +197,7 @@ class Answer final : public PendingAnswer {
   dialects::TokenUsage usage() const {
     dialects::TokenUsage usage;
     usage.prompt = static_cast<std::uint64_t>(prompt_tokens_);
-    usage.cached = static_cast<std::uint64_t>(cached_tokens_);
+    usage.cached = static_cast<std::uint64_t>(cached_tokens());
     usage.completion = static_cast<std::uint64_t>(completion_tokens_);
     usage.reasoning = static_cast<std::uint64_t>(reasoning_tokens_);
     return usage;
@@ -180,16 +215,48 @@ class Answer final : public PendingAnswer {
     // The one that finished last knows the usage of all.
     text::JsonValue whole = choices_.front().writer->body();
     if (choices_.size() == 1) return text::write_json(whole);
-    text::JsonValue list = text::JsonValue::array();
     for (const Choice& choice : choices_) {
       const text::JsonValue one = choice.writer->body();
-      list.push(one.find("choices")->items().front());
       const text::JsonValue* usage = one.find("usage");
       if (usage->find("completion_tokens")->text() == std::to_string(completion_tokens_))
         whole.set("usage", *usage);
     }
+    text::JsonValue list = text::JsonValue::array();
+    for (const std::size_t index : given()) {
+      text::JsonValue one = choices_[index].writer->body().find("choices")->items().front();
+      one.set("index", list.size());
+      list.push(std::move(one));
+    }
     whole.set("choices", std::move(list));
     return text::write_json(whole);
+  }
+
+  // The choices that the client gets: all of them, or with best_of those of each prompt whose tokens were the likeliest.
+  std::vector<std::size_t> given() const {
+    std::vector<std::size_t> all;
+    const std::size_t wanted = std::min<std::size_t>(options_.request.sampling.choices, per_prompt_);
+    for (std::size_t prompt = 0; prompt < choices_.size(); prompt += per_prompt_) {
+      std::vector<std::size_t> order(per_prompt_);
+      std::iota(order.begin(), order.end(), prompt);
+      if (wanted < per_prompt_) {
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+          return mean_logprob(choices_[a]) > mean_logprob(choices_[b]);
+        });
+      }
+      all.insert(all.end(), order.begin(), order.begin() + static_cast<std::ptrdiff_t>(wanted));
+    }
+    return all;
+  }
+
+  static double mean_logprob(const Choice& choice) {
+    double sum = 0;
+    for (const service::TokenReport& report : choice.result->tokens)
+      sum += static_cast<double>(report.token.logprob);
+    return sum / static_cast<double>(std::max<std::size_t>(1, choice.result->tokens.size()));
+  }
+
+  std::int64_t cached_tokens() const {
+    return std::accumulate(cached_tokens_.begin(), cached_tokens_.end(), std::int64_t{0});
   }
 
   void end(std::string_view finish) {
@@ -202,18 +269,21 @@ class Answer final : public PendingAnswer {
     metrics.request_generation_tokens.observe(static_cast<double>(completion_tokens_));
     metrics.finished(finish == "cancelled" ? "abort" : finish).add();
     if (options_.on_end)
-      options_.on_end({prompt_tokens_, cached_tokens_, completion_tokens_, std::string(finish)});
+      options_.on_end({prompt_tokens_, cached_tokens(), completion_tokens_, std::string(finish)});
   }
 
   AnswerOptions options_;
   Clock::time_point started_;
   std::optional<Clock::time_point> first_;  // of the newest output
   std::vector<Choice> choices_;
+  std::size_t per_prompt_ = 1;  // choices
   std::vector<text::ParserEvent> events_;
+  std::vector<text::ShownToken> shown_;
   std::vector<SseFrame> frames_;
   std::optional<dialects::RequestError> failed_;
   std::size_t finished_ = 0;
-  std::int64_t prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0, reasoning_tokens_ = 0;
+  std::int64_t prompt_tokens_ = 0, completion_tokens_ = 0, reasoning_tokens_ = 0;
+  std::vector<std::int64_t> cached_tokens_;  // by prompt
   std::string finish_ = "stop";
   bool begun_ = false;
   bool ended_ = false;

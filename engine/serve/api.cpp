@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "dialects/error_body.h"
 #include "dialects/limits.h"
+#include "serve/reply.h"
 #include "service/request_turn.h"
 #include "text/detokenizer.h"
 
@@ -19,7 +20,39 @@ using text::JsonValue;
 
 constexpr std::string_view kAnthropicPrefix = "/anthropic";
 
-HttpReply json_reply(const JsonValue& body, int status = 200) {
+// Tools that the model may or may not call need nothing to hold it to.
+bool needs_grammar(const dialects::Request& request) {
+  if (!request.constraint) return false;
+  if (request.constraint->kind != dialects::OutputConstraint::Kind::kToolCall) return true;
+  const auto& tools = request.conversation.tools;
+  return std::any_of(tools.begin(), tools.end(),
+                     [](const text::ToolDefinition& tool) { return tool.strict.value_or(false); });
+}
+
+// A '*' stands for one part of a path, at its end for the rest of it; never for nothing.
+bool matches(std::string_view pattern, std::string_view path) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return path == pattern;
+  if (!path.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view end = pattern.substr(star + 1);
+  path.remove_prefix(star);
+  if (path.size() <= end.size() || !path.ends_with(end)) return false;
+  return end.empty() || path.substr(0, path.size() - end.size()).find('/') == std::string_view::npos;
+}
+
+std::string id_of(dialects::Dialect dialect) {
+  switch (dialect) {
+    case dialects::Dialect::kChat: return "chatcmpl-" + random_id();
+    case dialects::Dialect::kResponses: return "resp_" + random_id();
+    case dialects::Dialect::kMessages: return "msg_" + random_id();
+    case dialects::Dialect::kCompletions: return "cmpl-" + random_id();
+  }
+  return random_id();
+}
+
+}  // namespace
+
+HttpReply json_reply(const JsonValue& body, int status) {
   HttpReply reply;
   reply.status = status;
   reply.body = text::write_json(body);
@@ -45,7 +78,7 @@ HttpReply refused(HttpReply reply, Refusal why) {
 }
 
 HttpReply refusal(const HttpRequest& request, const dialects::RequestError& error,
-                  std::int64_t retry_after_ns = 0) {
+                  std::int64_t retry_after_ns) {
   HttpReply reply;
   reply.status = error.status;
   reply.refused = refusal_of(error);
@@ -57,30 +90,11 @@ HttpReply refusal(const HttpRequest& request, const dialects::RequestError& erro
   return reply;
 }
 
-// Tools that the model may or may not call need nothing to hold it to.
-bool needs_grammar(const dialects::Request& request) {
-  if (!request.constraint) return false;
-  if (request.constraint->kind != dialects::OutputConstraint::Kind::kToolCall) return true;
-  const auto& tools = request.conversation.tools;
-  return std::any_of(tools.begin(), tools.end(),
-                     [](const text::ToolDefinition& tool) { return tool.strict.value_or(false); });
-}
-
-std::string id_of(dialects::Dialect dialect) {
-  switch (dialect) {
-    case dialects::Dialect::kChat: return "chatcmpl-" + random_id();
-    case dialects::Dialect::kResponses: return "resp_" + random_id();
-    case dialects::Dialect::kMessages: return "msg_" + random_id();
-  }
-  return random_id();
-}
-
-}  // namespace
-
 dialects::Dialect dialect_of(std::string_view path) {
   if (path.starts_with(kAnthropicPrefix) || path.starts_with("/v1/messages"))
     return dialects::Dialect::kMessages;
   if (path.starts_with("/v1/responses")) return dialects::Dialect::kResponses;
+  if (path == "/v1/completions") return dialects::Dialect::kCompletions;
   return dialects::Dialect::kChat;
 }
 
@@ -97,8 +111,13 @@ const Api::Route Api::kRoutes[] = {
     {"POST", "/tokenize", &Api::tokenize, false},
     {"POST", "/detokenize", &Api::detokenize, false},
     {"POST", "/v1/chat/completions", &Api::chat, false},
+    {"POST", "/v1/completions", &Api::completions, false},
     {"POST", "/v1/responses", &Api::responses, false},
     {"POST", "/v1/responses/input_tokens", &Api::count_response_tokens, false},
+    {"GET", "/v1/responses/*/input_items", &Api::response_input_items, false},
+    {"POST", "/v1/responses/*/cancel", &Api::cancel_response, false},
+    {"GET", "/v1/responses/*", &Api::stored_response, false},
+    {"DELETE", "/v1/responses/*", &Api::delete_response, false},
     {"POST", "/v1/messages", &Api::messages, false},
     {"POST", "/v1/messages/count_tokens", &Api::count_message_tokens, false},
     {"POST", "/anthropic/v1/messages", &Api::messages, false},
@@ -106,7 +125,10 @@ const Api::Route Api::kRoutes[] = {
 };
 
 Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
-    : options_(std::move(options)), keys_(keys), metrics_(metrics) {}
+    : options_(std::move(options)), keys_(keys), metrics_(metrics), store_(options_.store) {
+  metrics_.follow(store_);
+  if (options_.store_file != nullptr) use(*options_.store_file);
+}
 
 void Api::serve(service::Service& service) {
   metrics_.follow(service, options_.version);
@@ -128,11 +150,7 @@ const Api::Route* Api::find_route(const HttpRequest& request, bool& known) {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   known = false;
   for (const Route& route : kRoutes) {
-    const std::string_view path = route.path;
-    const bool matches = path.ends_with('*') ? request.path.starts_with(path.substr(0, path.size() - 1)) &&
-                                                   request.path.size() >= path.size()
-                                             : request.path == path;
-    if (!matches) continue;
+    if (!matches(route.path, request.path)) continue;
     known = true;
     if (method == route.method) return &route;
   }
@@ -256,13 +274,15 @@ HttpReply Api::model(const HttpRequest& request, const KeyOwner&) {
   return json_reply(model_object(name));
 }
 
-dialects::RequestContext Api::context() const {
+dialects::RequestContext Api::context(const KeyOwner& owner) {
   dialects::RequestContext context;
   const text::ModelVersion version = service_.load()->version();
   context.models.push_back({options_.model_name, version});
   for (const std::string& alias : options_.aliases)
     context.models.push_back({alias, version});
   context.any_model = !options_.strict_model_names;
+  context.store_responses = store_.enabled();
+  context.earlier_items = [this, owner](const std::string& id) { return earlier_items(owner, id); };
   return context;
 }
 
@@ -285,7 +305,7 @@ void Api::leave(const KeyOwner& owner) {
 HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner) {
   service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(http);
-  auto parsed = dialects::parse_request(dialect, http.body, context());
+  auto parsed = dialects::parse_request(dialect, http.body, context(owner));
   if (!parsed.ok()) return refusal(http, parsed.error());
   if (needs_grammar(*parsed)) {
     return refused(
@@ -294,49 +314,112 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
                     "required tools) is not available yet"),
         Refusal::kUnsupported);
   }
-  service::TurnRequest wanted = service::turn_request(*parsed);
-  wanted.tenant = owner.tenant;
-  wanted.priority = owner.priority;
-  auto encoded = service->encode(wanted);
+  const ToolCallMemory::Recalled recalled = tool_calls_.recall(owner.tenant, parsed->conversation);
+  metrics_.tool_call_replays.add(recalled.replays);
+  metrics_.tool_call_misses.add(recalled.misses);
+  auto encoded = service->encode(service::turn_request(*parsed));
   if (!encoded) return refusal(http, request_error(encoded.error()));
+  auto prompt = with_limit(std::move(*encoded), *parsed);
+  if (!prompt.ok()) return refusal(http, prompt.error());
+  AnswerOptions options;
+  options.request = std::move(*parsed);
+  options.id = id_of(dialect);
+  options.on_call = [this, tenant = owner.tenant](const std::string& call_id, const text::ParsedCall& call) {
+    tool_calls_.remember(tenant, call_id, call);
+  };
+  const bool kept = options.request.store;
+  const std::string id = options.id;
+  const std::uint32_t answers = options.request.sampling.choices;
+  if (kept) keep(options, owner);
+  HttpReply reply = answer(http, owner, std::move(options), {std::move(*prompt)}, answers);
+  if (kept && !reply.answer) {
+    store_.erase(owner.tenant, id);
+    forget_running(owner.tenant, id);
+  }
+  return reply;
+}
 
+dialects::Parsed<Api::Prompt> Api::with_limit(service::EncodedTurn encoded,
+                                              const dialects::Request& request) const {
   dialects::TokenLimits limits;
-  limits.thinking = parsed->conversation.thinking;
-  limits.effort = parsed->conversation.effort;
-  limits.max_tokens = parsed->sampling.max_tokens;
-  limits.prompt_tokens = encoded->prompt.size();
-  limits.context_limit = static_cast<std::uint64_t>(service->engine().info().max_model_len);
+  limits.thinking = request.conversation.thinking;
+  limits.effort = request.conversation.effort;
+  limits.max_tokens = request.sampling.max_tokens;
+  limits.prompt_tokens = encoded.prompt.size();
+  limits.context_limit = static_cast<std::uint64_t>(service_.load()->engine().info().max_model_len);
   const auto most = dialects::resolve_max_tokens(limits, text::Profile::kOurs);
-  if (!most.ok()) return refusal(http, most.error());
-  wanted.max_tokens = static_cast<std::int64_t>(*most);
+  if (!most.ok()) return most.error();
+  return Prompt{std::move(encoded), static_cast<std::int64_t>(*most)};
+}
 
+HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, AnswerOptions options,
+                      const std::vector<Prompt>& prompts, std::uint32_t answers) {
+  const dialects::Request& request = options.request;
+  service::Service& service = *service_.load();
   if (!enter(owner)) {
     return refused(error_reply(http, 429,
                                fmt::format("{} requests of this key are under way, which is its limit",
                                            owner.max_waiting)),
                    Refusal::kKeyLimit);
   }
+  service::TurnRequest wanted = service::turn_request(request);
+  wanted.tenant = owner.tenant;
+  wanted.priority = owner.priority;
+  if (answers > request.sampling.choices) wanted.sampling.logprobs = true;  // the best ones are told by them
   std::vector<service::Turn> turns;
-  for (std::uint32_t choice = 0; choice < parsed->sampling.choices; ++choice) {
-    service::TurnRequest one = wanted;
-    if (one.sampling.seed) *one.sampling.seed += choice;
-    auto turn = service->start(one, *encoded);
-    if (!turn) {
-      leave(owner);
-      return refusal(http, request_error(turn.error()), turn.error().retry_after_ns);
+  for (const Prompt& prompt : prompts) {
+    wanted.max_tokens = prompt.max_tokens;
+    for (std::uint32_t choice = 0; choice < answers; ++choice) {
+      service::TurnRequest one = wanted;
+      if (one.sampling.seed) *one.sampling.seed += choice;
+      auto turn = service.start(one, prompt.encoded);
+      if (!turn) {
+        leave(owner);
+        return refusal(http, request_error(turn.error()), turn.error().retry_after_ns);
+      }
+      turns.push_back(std::move(*turn));
     }
-    turns.push_back(std::move(*turn));
   }
   HttpReply reply;
-  reply.stream = parsed->stream;
-  AnswerOptions options;
-  options.id = id_of(dialect);
-  options.system_fingerprint = "fp_" + service->engine().info().fingerprint.substr(0, 16);
+  reply.stream = request.stream;
+  options.system_fingerprint = "fp_" + service.engine().info().fingerprint.substr(0, 16);
   options.metrics = &metrics_;
-  options.on_end = [this, owner](const AnswerSummary&) { leave(owner); };
-  options.request = std::move(*parsed);
+  options.on_end = [this, owner, also = std::move(options.on_end)](const AnswerSummary& summary) {
+    leave(owner);
+    if (also) also(summary);
+  };
   reply.answer = make_answer(std::move(options), std::move(turns));
   return reply;
+}
+
+HttpReply Api::completions(const HttpRequest& http, const KeyOwner& owner) {
+  service::Service* const service = ready_service();
+  if (service == nullptr) return not_ready(http);
+  auto parsed = dialects::parse_request(dialects::Dialect::kCompletions, http.body, context(owner));
+  if (!parsed.ok()) return refusal(http, parsed.error());
+  const dialects::CompletionOptions& completion = parsed->completion;
+  const service::TurnRequest stops = service::turn_request(*parsed);
+  AnswerOptions options;
+  std::vector<Prompt> prompts;
+  for (const dialects::CompletionPrompt& one : completion.prompts) {
+    const service::RawPrompt raw{one.text, one.ids, completion.read_specials, completion.add_bos,
+                                 completion.suffix};
+    auto encoded = service->encode(raw, stops);
+    if (!encoded) {
+      dialects::RequestError error = request_error(encoded.error());
+      error.param = encoded.error().kind == ErrorKind::kUnsupported ? "suffix" : "prompt";
+      return refusal(http, error);
+    }
+    auto prompt = with_limit(std::move(*encoded), *parsed);
+    if (!prompt.ok()) return refusal(http, prompt.error());
+    prompts.push_back(std::move(*prompt));
+    if (completion.echo)
+      options.echoes.push_back(one.ids ? text::decode(service->tokenizer(), *one.ids) : one.text);
+  }
+  const std::uint32_t answers = completion.best_of;
+  options.request = std::move(*parsed);
+  options.id = id_of(dialects::Dialect::kCompletions);
+  return answer(http, owner, std::move(options), prompts, answers);
 }
 
 HttpReply Api::chat(const HttpRequest& request, const KeyOwner& owner) {
@@ -349,11 +432,13 @@ HttpReply Api::messages(const HttpRequest& request, const KeyOwner& owner) {
   return generate(dialects::Dialect::kMessages, request, owner);
 }
 
-HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, const char* member) {
+HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner,
+                            const char* member) {
   const service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(http);
-  auto parsed = dialects::parse_request(dialect, http.body, context());
+  auto parsed = dialects::parse_request(dialect, http.body, context(owner));
   if (!parsed.ok()) return refusal(http, parsed.error());
+  tool_calls_.recall(owner.tenant, parsed->conversation);  // the count is that of the prompt as it would be
   const auto encoded = service->encode(service::turn_request(*parsed));
   if (!encoded) return refusal(http, request_error(encoded.error()));
   JsonValue body = JsonValue::object({{member, encoded->prompt.size()}});
@@ -361,7 +446,7 @@ HttpReply Api::count_tokens(dialects::Dialect dialect, const HttpRequest& http, 
   return json_reply(body);
 }
 
-HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner&) {
+HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner& owner) {
   // The count needs no limit on the answer, which the reader of whole requests asks for.
   auto body = text::read_json(request.body);
   HttpRequest with_limit = request;
@@ -369,13 +454,13 @@ HttpReply Api::count_message_tokens(const HttpRequest& request, const KeyOwner&)
     body->set("max_tokens", 1);
     with_limit.body = text::write_json(*body);
   }
-  return count_tokens(dialects::Dialect::kMessages, with_limit, "input_tokens");
+  return count_tokens(dialects::Dialect::kMessages, with_limit, owner, "input_tokens");
 }
-HttpReply Api::count_response_tokens(const HttpRequest& request, const KeyOwner&) {
-  return count_tokens(dialects::Dialect::kResponses, request, "input_tokens");
+HttpReply Api::count_response_tokens(const HttpRequest& request, const KeyOwner& owner) {
+  return count_tokens(dialects::Dialect::kResponses, request, owner, "input_tokens");
 }
 
-HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner&) {
+HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner& owner) {
   service::Service* const service = ready_service();
   if (service == nullptr) return not_ready(request);
   auto body = text::read_json(request.body);
@@ -386,7 +471,7 @@ HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner&) {
     ids.assign(encoded.begin(), encoded.end());
   } else if (body->find("messages") != nullptr) {
     if (body->find("model") == nullptr) body->set("model", options_.model_name);
-    auto parsed = dialects::chat::parse_request(text::write_json(*body), context());
+    auto parsed = dialects::chat::parse_request(text::write_json(*body), context(owner));
     if (!parsed.ok()) return refusal(request, parsed.error());
     const auto encoded = service->encode(service::turn_request(*parsed));
     if (!encoded) return refusal(request, request_error(encoded.error()));

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <ctime>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "serve/http.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"
+#include "serve/response_file.h"
+#include "serve/tenant_store.h"
+#include "serve/tool_call_memory.h"
 #include "service/turn.h"
 
 namespace deepinfer::serve {
@@ -21,7 +25,9 @@ struct ApiOptions {
   std::string model_name = "deepinfer";  // what clients name; any name is taken unless strict_model_names
   std::vector<std::string> aliases;
   bool strict_model_names = false;
-  std::string version;  // of the program
+  std::string version;                 // of the program
+  StoreLimits store;                   // of responses
+  ResponseFile* store_file = nullptr;  // where they are kept too; outlives the Api
 };
 
 class Api {
@@ -68,15 +74,37 @@ class Api {
   HttpReply tokenize(const HttpRequest& request, const KeyOwner& owner);
   HttpReply detokenize(const HttpRequest& request, const KeyOwner& owner);
   HttpReply chat(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply completions(const HttpRequest& request, const KeyOwner& owner);
   HttpReply responses(const HttpRequest& request, const KeyOwner& owner);
   HttpReply messages(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply stored_response(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply delete_response(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply cancel_response(const HttpRequest& request, const KeyOwner& owner);
+  HttpReply response_input_items(const HttpRequest& request, const KeyOwner& owner);
   HttpReply count_message_tokens(const HttpRequest& request, const KeyOwner& owner);
   HttpReply count_response_tokens(const HttpRequest& request, const KeyOwner& owner);
 
   HttpReply generate(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner);
+  // A prompt of a request, ready to be started, and how much it may produce.
+  struct Prompt {
+    service::EncodedTurn encoded;
+    std::int64_t max_tokens = 0;
+  };
+  dialects::Parsed<Prompt> with_limit(service::EncodedTurn encoded, const dialects::Request& request) const;
+  // Starts `answers` turns of each prompt. `options` has the request and its id.
+  HttpReply answer(const HttpRequest& http, const KeyOwner& owner, AnswerOptions options,
+                   const std::vector<Prompt>& prompts, std::uint32_t answers);
   // The prompt's length, or the error reply.
-  HttpReply count_tokens(dialects::Dialect dialect, const HttpRequest& http, const char* member);
-  dialects::RequestContext context() const;
+  HttpReply count_tokens(dialects::Dialect dialect, const HttpRequest& http, const KeyOwner& owner,
+                         const char* member);
+  dialects::RequestContext context(const KeyOwner& owner);
+  // RequestContext: same name.
+  dialects::Parsed<text::JsonValue> earlier_items(const KeyOwner& owner, const std::string& id);
+  // Takes over what the file holds, and keeps it up to date.
+  void use(ResponseFile& file);
+  // Stores the response as one in progress, and what becomes of it when it is over.
+  void keep(AnswerOptions& options, const KeyOwner& owner);
+  void forget_running(const std::string& tenant, const std::string& id);
   text::JsonValue model_object(const std::string& name) const;
   // nullptr while the model loads, and once it drains.
   service::Service* ready_service() const { return draining() ? nullptr : service_.load(); }
@@ -92,6 +120,9 @@ class Api {
   std::atomic<bool> draining_ = false;
   std::mutex mutex_;
   std::map<std::string, int> under_way_;  // requests, by tenant
+  ResponseStore store_;
+  ToolCallMemory tool_calls_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<CancelSwitch>> running_;  // by tenant and id
 };
 
 // The dialect whose clients call a path.

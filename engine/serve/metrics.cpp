@@ -62,7 +62,12 @@ ServingMetrics::ServingMetrics(const std::string& model_name)
                                                     "Tokens produced for a request", count_buckets(1 << 17))),
       slow_readers(registry_.counter("deepinfer:slow_readers_cancelled",
                                      "Answers cancelled because the client did not take them")),
-      connections(registry_.gauge("deepinfer:connections", "Open connections")) {
+      connections(registry_.gauge("deepinfer:connections", "Open connections")),
+      tool_call_replays(registry_.counter("deepinfer:tool_call_replays",
+                                          "Calls of histories rendered to the bytes that the model wrote")),
+      tool_call_misses(
+          registry_.counter("deepinfer:tool_call_replay_misses",
+                            "Calls of histories rendered anew: unknown, or not what the model wrote")) {
   for (const char* reason : {"stop", "length", "abort", "error"})
     finished(reason);
   for (int reason = 0; reason < kRefusals; ++reason)
@@ -82,6 +87,13 @@ Counter& ServingMetrics::refused(Refusal reason) {
 Counter& ServingMetrics::http_requests(std::string_view handler, int status) {
   return registry_.counter("http_requests", "HTTP requests by handler and status",
                            {{"handler", std::string(handler)}, {"status", std::to_string(status)}});
+}
+
+void ServingMetrics::follow(const ResponseStore& store) {
+  registry_.gauge_from("deepinfer:stored_responses", "Responses that are stored",
+                       [&store] { return static_cast<double>(store.size()); });
+  registry_.gauge_from("deepinfer:stored_response_bytes", "Their size",
+                       [&store] { return static_cast<double>(store.bytes()); });
 }
 
 std::string ServingMetrics::text() {

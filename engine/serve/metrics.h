@@ -9,6 +9,7 @@
 #include "base/ledger.h"
 #include "base/metrics.h"
 #include "serve/http.h"
+#include "serve/tenant_store.h"
 #include "service/turn.h"
 
 namespace deepinfer::serve {
@@ -20,6 +21,8 @@ class ServingMetrics {
   explicit ServingMetrics(const std::string& model_name);
   // From now on the page has the engine's numbers too. The service outlives this object's last text().
   void follow(service::Service& service, const std::string& version);
+  // The same for stored responses.
+  void follow(const ResponseStore& store);
 
   Counter& finished(std::string_view reason);  // stop, length, abort, error
   Counter& refused(Refusal reason);
@@ -61,6 +64,8 @@ class ServingMetrics {
   Histogram& request_generation_tokens;
   Counter& slow_readers;  // answers cancelled because nobody took them
   Gauge& connections;
+  Counter& tool_call_replays;
+  Counter& tool_call_misses;
 };
 
 }  // namespace deepinfer::serve

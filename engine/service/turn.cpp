@@ -94,6 +94,14 @@ std::int64_t Turn::prompt_tokens() const {
   return state_->usage.prompt_tokens;
 }
 
+const std::vector<TokenReport>& Turn::reports() const {
+  return state_->reports;
+}
+
+void Turn::take_shown(std::vector<text::ShownToken>& tokens) {
+  state_->parser.take_shown(tokens);
+}
+
 void Turn::cancel() {
   state_->stream.cancel();
 }
@@ -125,6 +133,8 @@ Result<TurnResult> Turn::result() {
   result.output = state_->output;
   result.usage = state_->usage;
   result.tokens = state_->reports;
+  for (std::size_t i = 0; i < result.output.calls.size(); ++i)
+    result.output.calls[i].written = state_->parser.written_calls()[i];
   if (result.output.outcome.stop.has_value()) result.stop = state_->stops[*result.output.outcome.stop];
   return result;
 }
@@ -231,6 +241,55 @@ Result<EncodedTurn> Service::encode(const TurnRequest& request) const {
   EncodedTurn encoded;
   DI_ASSIGN(encoded.parser, parser_options(request, prompt));
   DI_ASSIGN(encoded.prompt, text::encode(prompt, *tokenizer_));
+  return encoded;
+}
+
+Result<EncodedTurn> Service::encode(const RawPrompt& raw, const TurnRequest& request) const {
+  DI_TRY(check_stops(request.stops));
+  std::vector<std::int32_t> ids;
+  if (raw.ids) {
+    ids = *raw.ids;
+    const auto vocabulary = static_cast<std::int32_t>(tokenizer_->vocabulary_size());
+    const auto outside =
+        std::find_if(ids.begin(), ids.end(), [&](std::int32_t id) { return id < 0 || id >= vocabulary; });
+    if (outside != ids.end()) {
+      return make_error(ErrorKind::kInvalidArgument,
+                        fmt::format("the prompt holds {}, ids are 0 to {}", *outside, vocabulary - 1));
+    }
+  } else {
+    ids = raw.read_specials ? tokenizer_->encode_with_specials(raw.text) : tokenizer_->encode(raw.text);
+  }
+  const std::int32_t bos = tokenizer_->control().begin_of_sentence;
+  const bool has_bos = !ids.empty() && ids.front() == bos;
+  EncodedTurn encoded;
+  if (has_bos || raw.add_bos) encoded.prompt.push_back(bos);
+  if (has_bos) ids.erase(ids.begin());
+  if (raw.suffix) {
+    // The layout of V3, whose three tokens V4 and V4.1 still have: the gap is filled behind the last of them.
+    const auto begin = tokenizer_->special_id("<｜fim▁begin｜>");
+    const auto hole = tokenizer_->special_id("<｜fim▁hole｜>");
+    const auto end = tokenizer_->special_id("<｜fim▁end｜>");
+    if (!begin || !hole || !end) {
+      return make_error(ErrorKind::kUnsupported,
+                        "a suffix is given, and this model's tokenizer has no fill-in-the-middle tokens",
+                        "leave suffix out");
+    }
+    encoded.prompt.push_back(*begin);
+    encoded.prompt.insert(encoded.prompt.end(), ids.begin(), ids.end());
+    encoded.prompt.push_back(*hole);
+    tokenizer_->encode(*raw.suffix, encoded.prompt);
+    encoded.prompt.push_back(*end);
+  } else {
+    encoded.prompt.insert(encoded.prompt.end(), ids.begin(), ids.end());
+  }
+  if (encoded.prompt.empty()) {
+    return make_error(ErrorKind::kInvalidArgument, "the prompt is empty",
+                      "give a prompt, or add_special_tokens");
+  }
+  encoded.parser.start = text::ParserStart::kContentContinuation;
+  encoded.parser.raw = true;
+  encoded.parser.stops = request.stops;
+  encoded.parser.stop_ids = request.stop_ids;
   return encoded;
 }
 

@@ -51,6 +51,15 @@ struct TurnRequest {
   int priority = sched::kDefaultPriority;
 };
 
+// What the model goes on from, without a conversation (recipe.md 3.9): text or ids, as they are.
+struct RawPrompt {
+  std::string text;
+  std::optional<std::vector<std::int32_t>> ids;  // in place of text
+  bool read_specials = false;                    // spellings of control tokens in text count as these tokens
+  bool add_bos = true;                           // a begin-of-sentence token in front, unless ids bring one
+  std::optional<std::string> suffix;             // fill in the middle: what stands behind the gap
+};
+
 // A sampled id as a client of logprobs sees it. The bytes need not be valid UTF-8 alone (recipe.md 1.5).
 struct TokenReport {
   runtime::Token token;
@@ -104,6 +113,10 @@ class Turn {
   Result<TurnResult> result();
   // advance() to the end, handing every batch of events to `deltas` (may be empty), then result().
   Result<TurnResult> run(const Deltas& deltas);
+  // With SamplingParams::logprobs: the ids so far, and those of them that became reasoning or content since the last call
+  // (OutputParser::take_shown; an index is one of reports()).
+  const std::vector<TokenReport>& reports() const;
+  void take_shown(std::vector<text::ShownToken>& tokens);
   // Ends the turn with FinishReason::kAborted at the next token; what came so far stays in the result.
   void cancel();
 
@@ -124,6 +137,10 @@ class Service {
   // Renders and encodes. kUnsupported: images (the tower comes later), grammar-bound output; kInvalidArgument: too many or
   // empty stops.
   Result<EncodedTurn> encode(const TurnRequest& request) const;
+  // A prompt without a conversation; the request's own is not read. Its output is text and nothing else. kUnsupported: a
+  // suffix and a tokenizer without fill-in-the-middle tokens; kInvalidArgument: an id outside the vocabulary, nothing at
+  // all, stops as above.
+  Result<EncodedTurn> encode(const RawPrompt& raw, const TurnRequest& request) const;
   // Queues it. kInvalidArgument: bad sampling, prompt longer than the context; and the errors of Engine::submit.
   Result<Turn> start(const TurnRequest& request, EncodedTurn encoded);
   // Both.

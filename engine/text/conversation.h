@@ -45,6 +45,8 @@ struct ToolCall {
   std::string id;
   std::string name;
   std::string arguments;  // as the client sent it; should be the JSON text of an object
+  // ParsedCall::written, when it is known that the model wrote this very call: rendered in place of name and arguments.
+  std::vector<PromptPiece> written;
 };
 
 struct ToolDefinition {

@@ -193,6 +193,7 @@ void PromptBuilder::parameter(std::string_view key, const JsonValue& value) {
 }
 
 void PromptBuilder::call(const ToolCall& call) {
+  if (!call.written.empty()) return pieces(call.written);
   const JsonValue arguments = argument_object(call.arguments, options_.profile);
   open_tag(format_.tag_invoke);
   plain(" name=\"");

@@ -7,6 +7,9 @@
 namespace deepinfer::text {
 namespace {
 
+// Longest closing tag of a call, behind its control id.
+constexpr std::size_t kMostClosing = 8;
+
 // Longest tag that is waited for; a tag without an end must not swallow the output.
 constexpr std::size_t kMostTagBytes = 4096;
 
@@ -74,6 +77,7 @@ OutputMachine::Branches OutputMachine::branches_of(State state) const {
       break;
     case State::kAnswer:
       add_stops(branches);
+      if (options_.raw) break;
       add_calls_openers(branches);
       add(Found::kStrayEndThink, "\2");
       if (options_.json_mode) {
@@ -157,6 +161,7 @@ void OutputMachine::end_push() {
 }
 
 void OutputMachine::feed(Symbol symbol) {
+  if (record_ != Record::kOff) record(symbol);
   switch (state_) {
     case State::kInvokeTag:
     case State::kParameterTag: return feed_tag(symbol);
@@ -176,6 +181,7 @@ void OutputMachine::feed_text(Symbol symbol) {
   if (lead_ && symbol == '\n') return;
   lead_ = false;
   held_.push_back(symbol);
+  held_tokens_.push_back(token_);
   std::size_t hold = 0;
   const bool inside_json_string = in_json_string_;
   if (state_ == State::kJson) {
@@ -219,17 +225,25 @@ void OutputMachine::found(const Branch& branch, Symbol symbol) {
     case Found::kJson:
       enter(State::kJson);
       run_ += static_cast<char>(symbol);
+      show(token_);
       return;
     case Found::kFence: return enter(State::kJson);
     case Found::kFenceEnd: return enter(State::kJsonTail);
     case Found::kInvokeName: return enter(State::kName);
-    case Found::kInvokeTag: return enter(State::kInvokeTag);
+    case Found::kInvokeTag:
+      recorded_.assign(held_.begin() + static_cast<std::ptrdiff_t>(held_from_), held_.end());
+      record_ = Record::kOn;
+      return enter(State::kInvokeTag);
     case Found::kCallsEnd: return enter(State::kDone);
     case Found::kParameterName:
       arguments_->begin_parameter(delta(ParserEvent::Kind::kArguments));
       return enter(State::kKeyStart);
     case Found::kParameterTag: return enter(State::kParameterTag);
-    case Found::kCallEnd: end_call(); return enter(State::kCalls);
+    case Found::kCallEnd:
+      end_call();
+      if (record_ == Record::kOn) record_ = Record::kClosing;
+      closing_from_ = recorded_.size();
+      return enter(State::kCalls);
     case Found::kValueEnd:
     case Found::kValueEndCall:
     case Found::kValueEndCalls: {
@@ -237,6 +251,8 @@ void OutputMachine::found(const Branch& branch, Symbol symbol) {
       flush_run();
       arguments_->end_value(delta(ParserEvent::Kind::kArguments));
       if (what != Found::kValueEnd) end_call();
+      if (what == Found::kValueEndCall && record_ == Record::kOn) keep_record();
+      if (what != Found::kValueEnd) record_ = Record::kOff;
       return enter(what == Found::kValueEnd       ? State::kArguments
                    : what == Found::kValueEndCall ? State::kCalls
                                                   : State::kDone);
@@ -246,6 +262,7 @@ void OutputMachine::found(const Branch& branch, Symbol symbol) {
 
 void OutputMachine::drop_held() {
   held_.clear();
+  held_tokens_.clear();
   held_from_ = 0;
   for (Branch& branch : branches())
     branch.matcher.reset();
@@ -262,14 +279,29 @@ void OutputMachine::release(std::size_t count) {
       outside_json_ = true;
     }
   } else if (shown) {
-    for (std::size_t i = held_from_; i < end; ++i)
+    for (std::size_t i = held_from_; i < end; ++i) {
       append_spelling(held_[i], run_);
+      if (state_ != State::kValue) show(held_tokens_[i]);
+    }
   }
   held_from_ = end;
   if (held_from_ == held_.size()) {
     held_.clear();
+    held_tokens_.clear();
     held_from_ = 0;
   }
+}
+
+void OutputMachine::show(std::size_t token) {
+  if (token < shown_to_) return;
+  shown_to_ = token + 1;
+  shown_.push_back(
+      {token, state_ == State::kThink ? ParserEvent::Kind::kReasoning : ParserEvent::Kind::kContent});
+}
+
+void OutputMachine::take_shown(std::vector<ShownToken>& tokens) {
+  tokens.insert(tokens.end(), shown_.begin(), shown_.end());
+  shown_.clear();
 }
 
 void OutputMachine::append_spelling(Symbol symbol, std::string& text) const {
@@ -306,6 +338,7 @@ void OutputMachine::feed_tag(Symbol symbol) {
 
 // A control id inside a tag ends it: with the "<" or "</" before it, it begins the next one.
 void OutputMachine::feed_mark(bool opening, bool closing, Symbol symbol) {
+  record_ = Record::kOff;
   if (opening) feed('<');
   if (closing) feed('/');
   feed(symbol);
@@ -376,12 +409,40 @@ void OutputMachine::begin_value(ArgumentsBuilder::Kind kind) {
 
 void OutputMachine::start_call(std::string_view name) {
   ++call_;
+  written_.emplace_back();
   std::string text = to_valid_utf8(name);
   drop_empty_delta();
   const auto schema =
       std::find_if(schemas_.begin(), schemas_.end(), [&](const auto& pair) { return pair.first == text; });
   events_->push_back({ParserEvent::Kind::kCallStart, call_, std::move(text)});
   arguments_.emplace(schema == schemas_.end() ? nullptr : &schema->second);
+}
+
+// A closing tag ends in kCalls, where the rest of it counts as text between calls.
+void OutputMachine::record(Symbol symbol) {
+  recorded_.push_back(symbol);
+  if (record_ != Record::kClosing) return;
+  if (symbol != '>' && recorded_.size() - closing_from_ < kMostClosing) return;
+  const auto closes = [&](std::string_view tag) {
+    return std::equal(recorded_.begin() + static_cast<std::ptrdiff_t>(closing_from_), recorded_.end(),
+                      tag.begin(), tag.end());
+  };
+  if (closes(" invoke>") || closes("invoke>")) keep_record();
+  record_ = Record::kOff;
+}
+
+void OutputMachine::keep_record() {
+  std::vector<PromptPiece> pieces;
+  for (const Symbol symbol : recorded_) {
+    const bool special = symbol == kDsmlSymbol || symbol == kEndThinkSymbol;
+    if (special || pieces.empty() || pieces.back().special) pieces.push_back({special, {}});
+    append_spelling(symbol, pieces.back().bytes);
+  }
+  // Bytes that are no text would not be encoded to what they were.
+  const bool exact = std::all_of(pieces.begin(), pieces.end(), [](const PromptPiece& piece) {
+    return to_valid_utf8(piece.bytes) == piece.bytes;
+  });
+  if (exact) written_[static_cast<std::size_t>(call_)] = std::move(pieces);
 }
 
 void OutputMachine::end_call() {

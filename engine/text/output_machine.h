@@ -24,6 +24,10 @@ class OutputMachine {
   // Where events go until the next call; the machine merges neighbouring deltas of one kind behind `events`' present end.
   void begin_push(std::vector<ParserEvent>& events);
   void feed(Symbol symbol);
+  // The symbols fed from now on come from the id of this number.
+  void begin_token(std::size_t index) { token_ = index; }
+  // OutputParser: same name.
+  void take_shown(std::vector<ShownToken>& tokens);
   // Sends what the fed symbols completed. Call at the end of every push.
   void end_push();
   // End of the output. `complete`: the model ended it itself, so an open call is closed instead of left a prefix.
@@ -36,6 +40,8 @@ class OutputMachine {
   }
   std::size_t calls() const { return static_cast<std::size_t>(call_) + 1; }
   std::optional<std::size_t> stop() const { return stop_; }
+  // OutputParser: same name.
+  const std::vector<std::vector<PromptPiece>>& written_calls() const { return written_; }
   std::size_t repairs() const { return repairs_ + (arguments_ ? arguments_->repairs() : 0); }
 
  private:
@@ -96,6 +102,7 @@ class OutputMachine {
   void found(const Branch& branch, Symbol symbol);
   void drop_held();                 // a marker was found or refuted nothing: start matching afresh
   void release(std::size_t count);  // the oldest held symbols are text
+  void show(std::size_t token);     // a byte of it is reasoning or content
   void append_spelling(Symbol symbol, std::string& text) const;
   void feed_mark(bool opening, bool closing, Symbol symbol);
   void end_invoke_tag();
@@ -103,6 +110,8 @@ class OutputMachine {
   void begin_value(ArgumentsBuilder::Kind kind);
   void start_call(std::string_view name);
   void end_call();
+  void record(Symbol symbol);  // of a call, from its opening tag on
+  void keep_record();          // it is whole
   bool finish_held_value();
 
   void flush_run();  // the run of bytes goes to the channel of the present state
@@ -119,17 +128,26 @@ class OutputMachine {
   bool lead_ = false;         // line feeds are dropped until something else comes
   std::vector<Symbol> held_;  // may still become a marker; the front half may be released already
   std::size_t held_from_ = 0;
-  std::string run_;            // bytes for the present channel, not yet sent
-  Utf8Stream channel_;         // of reasoning or content
-  std::string tag_;            // inside of a tag, a name or a key
-  char key_quote_ = 0;         // 0: unquoted
-  bool outside_json_ = false;  // JSON mode: the space for the present run of outside text is sent
+  std::vector<std::size_t> held_tokens_;  // where each held symbol comes from
+  std::size_t token_ = 0;
+  std::vector<ShownToken> shown_;  // not yet taken
+  std::size_t shown_to_ = 0;       // ids below it have been shown, or never will be
+  std::string run_;                // bytes for the present channel, not yet sent
+  Utf8Stream channel_;             // of reasoning or content
+  std::string tag_;                // inside of a tag, a name or a key
+  char key_quote_ = 0;             // 0: unquoted
+  bool outside_json_ = false;      // JSON mode: the space for the present run of outside text is sent
   bool in_json_string_ = false;
   bool json_escape_ = false;
   State skip_origin_ = State::kAnswer;
 
   int call_ = -1;
   std::optional<ArgumentsBuilder> arguments_;  // of the open call
+  enum class Record { kOff, kOn, kClosing };
+  Record record_ = Record::kOff;
+  std::vector<Symbol> recorded_;
+  std::size_t closing_from_ = 0;                   // in recorded_: behind "</" and the control id
+  std::vector<std::vector<PromptPiece>> written_;  // by call
   std::optional<std::size_t> stop_;
   std::size_t repairs_ = 0;
 

@@ -70,6 +70,7 @@ class OutputParser::Machine {
     machine_.begin_push(events);
     for (const TokenId id : ids) {
       if (ended()) break;
+      machine_.begin_token(outcome_.completion_tokens);
       count(1);
       take(id);
     }
@@ -79,6 +80,7 @@ class OutputParser::Machine {
   void push_text(std::string_view bytes, std::size_t tokens, std::vector<ParserEvent>& events) {
     if (ended()) return;
     machine_.begin_push(events);
+    machine_.begin_token(outcome_.completion_tokens);
     count(tokens);
     push_marked(bytes);
     machine_.end_push();
@@ -101,6 +103,8 @@ class OutputParser::Machine {
   }
 
   bool ended() const { return stop_id_.has_value() || machine_.done(); }
+  void take_shown(std::vector<ShownToken>& tokens) { machine_.take_shown(tokens); }
+  const std::vector<std::vector<PromptPiece>>& written_calls() const { return machine_.written_calls(); }
 
  private:
   void count(std::size_t tokens) {
@@ -153,6 +157,12 @@ void OutputParser::push_text(std::string_view bytes, std::size_t tokens, std::ve
 ParserOutcome OutputParser::finish(FinishReason reason, std::vector<ParserEvent>& events) {
   return machine_->finish(reason, events);
 }
+void OutputParser::take_shown(std::vector<ShownToken>& tokens) {
+  machine_->take_shown(tokens);
+}
+const std::vector<std::vector<PromptPiece>>& OutputParser::written_calls() const {
+  return machine_->written_calls();
+}
 bool OutputParser::ended() const {
   return machine_->ended();
 }
@@ -162,7 +172,7 @@ void accumulate(std::span<const ParserEvent> events, ParsedOutput& output) {
     switch (event.kind) {
       case ParserEvent::Kind::kReasoning: output.reasoning += event.text; break;
       case ParserEvent::Kind::kContent: output.content += event.text; break;
-      case ParserEvent::Kind::kCallStart: output.calls.push_back({event.text, {}}); break;
+      case ParserEvent::Kind::kCallStart: output.calls.push_back({event.text, {}, {}}); break;
       case ParserEvent::Kind::kArguments:
         DI_CHECK(static_cast<std::size_t>(event.call) < output.calls.size());
         output.calls[static_cast<std::size_t>(event.call)].arguments += event.text;
@@ -179,6 +189,8 @@ ParsedOutput parse_output(const Tokenizer& tokenizer, const ParserOptions& optio
   parser.push(ids, events);
   output.outcome = parser.finish(reason, events);
   accumulate(events, output);
+  for (std::size_t i = 0; i < output.calls.size(); ++i)
+    output.calls[i].written = parser.written_calls()[i];
   return output;
 }
 

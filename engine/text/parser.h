@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/prompt_piece.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer::text {
@@ -37,6 +38,7 @@ struct ParserTool {
 
 struct ParserOptions {
   ParserStart start = ParserStart::kContent;
+  bool raw = false;  // all of it is content, whatever it spells: only stop strings and stop ids act
   ParserProfile profile = ParserProfile::kOurs;
   bool tools_enabled = false;      // the prompt had a tools block
   bool json_mode = false;          // response_format json_object: fences and prose around it are dropped
@@ -73,6 +75,12 @@ struct ParserEvent {
   std::string text;  // valid UTF-8, never empty except for kCallStart
 };
 
+// An id that became part of the text: its number among the ids taken, and whether that was reasoning or content.
+struct ShownToken {
+  std::size_t index = 0;
+  ParserEvent::Kind kind = ParserEvent::Kind::kContent;
+};
+
 struct ParserOutcome {
   FinishReason finish = FinishReason::kStop;
   std::optional<std::size_t> stop;    // index in ParserOptions::stops of the one that matched
@@ -99,6 +107,14 @@ class OutputParser {
   // End of generation: flushes what was held and closes the books. Call once.
   ParserOutcome finish(FinishReason reason, std::vector<ParserEvent>& events);
 
+  // Appends the ids that became reasoning or content since the last call: in order, each once, with the first of its
+  // bytes that is sure to be shown (the last of a character may still be held back). Ids of markup, of calls and of stop
+  // strings that are cut off never come.
+  void take_shown(std::vector<ShownToken>& tokens);
+
+  // ParsedCall::written of each call so far; events do not carry it.
+  const std::vector<std::vector<PromptPiece>>& written_calls() const;
+
   // Nothing more can change: a stop id or stop string was seen, or the calls block closed. The engine may stop.
   bool ended() const;
 
@@ -110,6 +126,9 @@ class OutputParser {
 struct ParsedCall {
   std::string name;
   std::string arguments;  // JSON text of an object; a prefix of one if the outcome says open_call
+  // As the model wrote it, from its opening tag to its closing one: what a prompt repeats to have the same bytes again.
+  // Empty: it is not whole, or has tags that were mended.
+  std::vector<PromptPiece> written;
 };
 
 struct ParsedOutput {
@@ -122,7 +141,7 @@ struct ParsedOutput {
 // A whole output at once.
 ParsedOutput parse_output(const Tokenizer& tokenizer, const ParserOptions& options,
                           std::span<const TokenId> ids, FinishReason reason);
-// Adds events to a result, for callers that stream and keep the whole.
+// Adds events to a result, for callers that stream and keep the whole. ParsedCall::written stays empty.
 void accumulate(std::span<const ParserEvent> events, ParsedOutput& output);
 
 }  // namespace deepinfer::text

@@ -3,6 +3,7 @@
 #include <functional>
 #include <random>
 
+#include "text/encoding.h"
 #include "text/json_text.h"
 #include "text/small_tokenizer.h"
 #include "text/tokenizer_test_data.h"
@@ -304,6 +305,93 @@ TEST(OutputParser, CallsWithoutToolsAreDroppedOrSurfaced) {
   ParserOptions options;
   options.surface_stray_calls = true;
   EXPECT_EQ(parse(options, text).content, text);
+}
+
+// A call comes back to the prompt as it was written, however it was written; one that is not whole does not.
+TEST(OutputParser, CallsAreKeptAsTheyWereWritten) {
+  const auto written = [](const std::string& output, FinishReason reason = FinishReason::kStop) {
+    std::vector<std::string> texts;
+    for (const ParsedCall& call : parse(tools(), output, reason).calls) {
+      std::string text;
+      for (const PromptPiece& piece : call.written) {
+        EXPECT_EQ(piece.special, piece.bytes == "｜DSML｜" || piece.bytes == "</think>") << piece.bytes;
+        text += piece.bytes;
+      }
+      texts.push_back(std::move(text));
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  const std::string end = "\n</｜DSML｜ calls>";
+  const std::string usual =
+      "<｜DSML｜ invoke name=\"f\">\n" + parameter("a", "false", "[1,2]") + "\n</｜DSML｜ invoke>";
+  const std::string odd = "<｜DSML｜invoke  name='f'>" + parameter("a", "true", "x") + "\n\n" +
+                          parameter("b", "false", "1.50") + " </｜DSML｜invoke>";
+  const std::string bare = "<｜DSML｜ invoke name=\"f\"></｜DSML｜ invoke>";
+  const std::string open =
+      "<｜DSML｜ invoke name=\"f\">" + std::string("<｜DSML｜ parameter name=\"a\" string=\"true\">x");
+  for (const std::string& call : {usual, odd, bare, open + "</｜DSML｜ invoke>"})
+    EXPECT_EQ(written("<｜DSML｜ calls>\n" + call + end), Texts{call});
+  EXPECT_EQ(written("<｜DSML｜ calls>\n" + usual + "\n\n" + odd + end), (Texts{usual, odd}));
+  EXPECT_EQ(written("<｜DSML｜ calls>\n" + open + end), Texts{""});
+  EXPECT_EQ(written("<｜DSML｜ calls>\n" + open, FinishReason::kLength), Texts{""});
+  EXPECT_EQ(written("<｜DSML｜ calls>\n" + open), Texts{""});
+  // Also when it is the prompt of another version that it goes into.
+  Conversation conversation;
+  Message turn;
+  turn.role = Role::kAssistant;
+  turn.tool_calls.push_back(
+      {"id", "f", "{}", parse(tools(), "<｜DSML｜ calls>\n" + odd + end).calls[0].written});
+  conversation.messages = {Message::of_text(Role::kUser, "u"), turn};
+  const RenderedPrompt prompt = render(conversation, {});
+  const std::size_t at = prompt.text().find(odd);
+  ASSERT_NE(at, std::string::npos) << prompt.text();
+  const auto special = prompt.special_ranges();
+  EXPECT_EQ(
+      std::count_if(special.begin(), special.end(),
+                    [&](const auto& range) { return range.first >= at && range.second <= at + odd.size(); }),
+      6);
+}
+
+TEST(OutputParser, RawOutputIsAllText) {
+  ParserOptions options;
+  options.start = ParserStart::kContentContinuation;
+  options.raw = true;
+  const std::string text = "\n\na</think>b" + kOpen + parameter("a", "true", "x") + kClose + "<think>";
+  EXPECT_EQ(parse(options, text).content, text);
+  options.stops = {"b<"};
+  const ParsedOutput cut = parse(options, text);
+  EXPECT_EQ(cut.content, "\n\na</think>");
+  EXPECT_TRUE(cut.calls.empty());
+}
+
+// What is shown of an output, id by id: the ids of the text it is part of, and no others.
+TEST(OutputParser, ShownIdsSpellTheText) {
+  ParserOptions options = tools();
+  options.start = ParserStart::kReasoning;
+  options.stops = {" STOP here"};
+  const std::string call = kOpen + parameter("a", "true", "x") + kClose;
+  for (const auto& [output, reasoning, content] :
+       {std::tuple{std::string("\nthink 🦀</think>\n\nthe answer"), "think 🦀", "the answer"},
+        std::tuple{std::string("hm</think>text\n\n") + call, "hm", "text"},
+        std::tuple{std::string("hm</think>one ST STOP here and more"), "hm", "one ST"},
+        std::tuple{std::string("hm</think>< a <b STO"), "hm", "< a <b STO"}}) {
+    const std::vector<TokenId> ids = v41().encode_with_specials(output);
+    OutputParser parser(v41(), options);
+    std::vector<ParserEvent> events;
+    std::vector<ShownToken> shown;
+    for (const TokenId id : ids) {
+      parser.push({&id, 1}, events);
+      parser.take_shown(shown);
+    }
+    parser.finish(FinishReason::kStop, events);
+    parser.take_shown(shown);
+    std::string spelled[2];
+    for (const ShownToken& token : shown)
+      spelled[token.kind == ParserEvent::Kind::kContent ? 1 : 0] += v41().token_bytes(ids[token.index]);
+    EXPECT_EQ(spelled[0], reasoning) << output;
+    EXPECT_EQ(spelled[1], content) << output;
+  }
 }
 
 TEST(OutputParser, UsageCountsIds) {

@@ -6,15 +6,9 @@
 #include <vector>
 
 #include "text/conversation.h"
+#include "text/prompt_piece.h"
 
 namespace deepinfer::text {
-
-// A run of a rendered prompt: the spelling of one control token, or bytes that never become one.
-struct PromptPiece {
-  bool special = false;
-  std::string bytes;
-  bool operator==(const PromptPiece&) const = default;
-};
 
 struct FormatConstants {
   std::vector<PromptPiece> tools_before;  // from "## Tools" to the schemas, its control spellings special

@@ -131,6 +131,49 @@ class OpenAi(unittest.TestCase):
         answer = self.client.chat.completions.create(
             model="demo", messages=messages, tools=tools, temperature=0)
         self.assertIn("25", answer.choices[0].message.content)
+        # The same JSON in another spelling is the same prompt.
+        before = SERVER.metric("deepinfer:tool_call_replays_total")
+        messages[1]["tool_calls"][0]["function"]["arguments"] = '{\n "city" : "Ber\\u006cin"\n}'
+        again = self.client.chat.completions.create(
+            model="demo", messages=messages, tools=tools, temperature=0)
+        self.assertEqual(again.choices[0].message.content, answer.choices[0].message.content)
+        self.assertEqual(SERVER.metric("deepinfer:tool_call_replays_total"), before + 1)
+
+    def test_logprobs(self):
+        answer = self.chat(logprobs=True, top_logprobs=2)
+        tokens = answer.choices[0].logprobs.content
+        text = b"".join(bytes(token.bytes) for token in tokens).decode()
+        self.assertEqual(text, answer.choices[0].message.content)
+        self.assertTrue(all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in tokens))
+        streamed = []
+        for chunk in self.chat(logprobs=True, top_logprobs=2, stream=True):
+            if chunk.choices and chunk.choices[0].logprobs:
+                streamed += chunk.choices[0].logprobs.content
+        self.assertEqual(streamed, tokens)
+        response = self.client.responses.create(
+            model="demo", input=WHO, temperature=0, include=["message.output_text.logprobs"], top_logprobs=1)
+        part = response.output[-1].content[0]
+        self.assertEqual("".join(token.token for token in part.logprobs), part.text)
+
+    def test_completions(self):
+        ask = {"model": "demo", "prompt": "The demo model is", "temperature": 0, "max_tokens": 20}
+        whole = self.client.completions.create(logprobs=2, **ask)
+        choice = whole.choices[0]
+        self.assertEqual("".join(choice.logprobs.tokens), choice.text)
+        self.assertEqual(len(choice.logprobs.top_logprobs), len(choice.logprobs.tokens))
+        text, usage = "", None
+        for chunk in self.client.completions.create(stream=True, stream_options={"include_usage": True}, **ask):
+            text += chunk.choices[0].text if chunk.choices else ""
+            usage = chunk.usage or usage
+        self.assertEqual((text, usage.total_tokens), (choice.text, whole.usage.total_tokens))
+        several = self.client.completions.create(
+            model="demo", prompt=["One", "Two"], n=2, max_tokens=2, echo=True, seed=1)
+        self.assertEqual([one.text[:3] for one in several.choices], ["One", "One", "Two", "Two"])
+        filled = self.client.completions.create(model="demo", prompt="a = ", suffix="\nprint(a)", max_tokens=3)
+        self.assertEqual(filled.choices[0].finish_reason, "length")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.completions.create(model="demo", prompt="x", logprobs=9)
+        self.assertEqual(caught.exception.param, "logprobs")
 
     def test_responses(self):
         whole = self.client.responses.create(model="demo", input=WHO, temperature=0, store=False)
@@ -140,6 +183,28 @@ class OpenAi(unittest.TestCase):
             kinds = [event.type for event in stream]
             self.assertEqual(stream.get_final_response().output_text, whole.output_text)
         self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
+
+    def test_stored_responses(self):
+        first = self.client.responses.create(model="demo", input=WHO, temperature=0)
+        self.assertEqual(self.client.responses.retrieve(first.id).output_text, first.output_text)
+        second = self.client.responses.create(
+            model="demo", input="What can you do?", previous_response_id=first.id, temperature=0)
+        self.assertEqual(second.previous_response_id, first.id)
+        items = list(self.client.responses.input_items.list(second.id, order="asc"))
+        self.assertEqual((items[0].content[0].text, items[-1].content[0].text), (WHO, "What can you do?"))
+        self.assertEqual(len(list(self.client.responses.input_items.list(second.id, limit=1))), len(items))
+        other = openai.OpenAI(base_url=SERVER.url + "/v1", api_key=KEYS[1], max_retries=0)
+        with self.assertRaises(openai.NotFoundError):
+            other.responses.retrieve(first.id)
+        other.close()
+        with self.assertRaises(openai.BadRequestError):
+            self.client.responses.cancel(first.id)
+        self.client.responses.delete(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(first.id)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.responses.create(model="demo", input="x", previous_response_id=first.id)
+        self.assertEqual(caught.exception.code, "previous_response_not_found")
 
     def test_errors_have_their_classes(self):
         with self.assertRaises(openai.BadRequestError) as caught:
