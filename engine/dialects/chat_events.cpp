@@ -163,9 +163,27 @@ class Writer : public AnswerWriter {
   }
 
   void add_text(JsonValue delta, std::vector<SseFrame>& frames) {
+    if (!request_.sampling.logprobs) return add_plain_text(delta, frames);
     JsonValue one = choice(std::move(delta), nullptr);
     one.set("logprobs", next_logprobs());
     frames.push_back(chunk(std::move(one)));
+  }
+
+  // Most chunks of a stream differ in their delta alone; what is around it is written once.
+  void add_plain_text(const JsonValue& delta, std::vector<SseFrame>& frames) {
+    if (before_delta_.empty()) {
+      constexpr std::string_view kPlace = R"("delta":"here")";  // no string of JSON has bare quotes in it
+      const std::string all = chunk(choice("here", nullptr)).data;
+      const std::size_t place = all.find(kPlace);
+      before_delta_ = all.substr(0, place + kPlace.size() - std::string_view(R"("here")").size());
+      after_delta_ = all.substr(place + kPlace.size());
+    }
+    std::string data;
+    data.reserve(before_delta_.size() + after_delta_.size() + 64);
+    data = before_delta_;
+    text::write_json(delta, {}, data);
+    data += after_delta_;
+    frames.push_back({"", std::move(data)});
   }
 
   // Of the tokens from these on; null unless the request asks for them.
@@ -213,6 +231,7 @@ class Writer : public AnswerWriter {
   }
 
   const Request& request_;
+  std::string before_delta_, after_delta_;
   AnswerIdentity identity_;
   bool package_;
   text::ParsedOutput output_;

@@ -2,10 +2,15 @@
 
 namespace deepinfer::dialects {
 
+void append_sse(const SseFrame& frame, std::string& out) {
+  if (!frame.name.empty()) ((out += "event: ") += frame.name) += '\n';
+  ((out += "data: ") += frame.data) += "\n\n";
+}
+
 std::string sse_text(const SseFrame& frame) {
   std::string text;
-  if (!frame.name.empty()) text = "event: " + frame.name + "\n";
-  return text + "data: " + frame.data + "\n\n";
+  append_sse(frame, text);
+  return text;
 }
 
 std::string_view sse_keep_alive() {

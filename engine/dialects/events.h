@@ -21,7 +21,8 @@ struct SseFrame {
   std::string name;
   std::string data;  // one line: JSON, or [DONE]
 };
-// "event: NAME\ndata: DATA\n\n", without the first line for an unnamed frame.
+// Appends "event: NAME\ndata: DATA\n\n", without the first line for an unnamed frame.
+void append_sse(const SseFrame& frame, std::string& out);
 std::string sse_text(const SseFrame& frame);
 // A comment line that keeps a connection alive.
 std::string_view sse_keep_alive();

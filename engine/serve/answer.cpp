@@ -206,7 +206,7 @@ class Answer final : public PendingAnswer {
   void send(std::string& out) const {
     if (!options_.request.stream) return;
     for (const SseFrame& frame : frames_)
-      out += dialects::sse_text(frame);
+      dialects::append_sse(frame, out);
   }
 
   std::string body() const {
