@@ -153,9 +153,6 @@ Result<std::vector<Row>> run_sse(const Options& options) {
         DI_ASSIGN(const double write, writes_a_second());
         writes.push_back(write);
       }
-      const std::string way = together == 0   ? "encoded only"
-                              : together == 1 ? "one write an event"
-                                              : fmt::format("{} events a write", together);
       std::string way = together == 0 ? "encoded only" : fmt::format("{} events a write", together);
       if (together == 1)
         way = fmt::format(
