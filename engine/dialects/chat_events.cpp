@@ -1,9 +1,12 @@
 // Chat Completions answers: recipe.md 6.1.
 #include "dialects/argument_stream.h"
 #include "dialects/events.h"
+#include "dialects/openai_frames.h"
 
 namespace deepinfer::dialects::chat {
 namespace {
+
+constexpr std::string_view kChunk = "chat.completion.chunk";
 
 using text::FinishReason;
 using text::JsonValue;
@@ -143,19 +146,10 @@ class Writer : public AnswerWriter {
                               {"finish_reason", std::move(finish)}});
   }
 
-  JsonValue frame_body(JsonValue choices) const {
-    return JsonValue::object({{"id", identity_.id},
-                              {"object", "chat.completion.chunk"},
-                              {"created", identity_.created},
-                              {"model", identity_.model},
-                              {"system_fingerprint", identity_.system_fingerprint},
-                              {"choices", std::move(choices)}});
-  }
+  JsonValue frame_body(JsonValue choices) const { return chunk_body(identity_, kChunk, std::move(choices)); }
 
   SseFrame chunk(JsonValue one_choice) const {
-    JsonValue body = frame_body(JsonValue::array({std::move(one_choice)}));
-    if (request_.include_usage) body.set("usage", nullptr);
-    return {"", write_json(body)};
+    return chunk_frame(identity_, kChunk, std::move(one_choice), request_.include_usage);
   }
 
   void add_delta(JsonValue delta, std::vector<SseFrame>& frames) const {

@@ -1,9 +1,12 @@
 // Completions answers: text_completion objects.
 #include "dialects/error_body.h"
 #include "dialects/events.h"
+#include "dialects/openai_frames.h"
 
 namespace deepinfer::dialects::completions {
 namespace {
+
+constexpr std::string_view kChunk = "text_completion";
 
 using text::JsonValue;
 using text::ParserEvent;
@@ -118,19 +121,10 @@ class Writer : public AnswerWriter {
                               {"text_offset", std::move(offsets)}});
   }
 
-  JsonValue frame_body(JsonValue choices) const {
-    return JsonValue::object({{"id", identity_.id},
-                              {"object", "text_completion"},
-                              {"created", identity_.created},
-                              {"model", identity_.model},
-                              {"system_fingerprint", identity_.system_fingerprint},
-                              {"choices", std::move(choices)}});
-  }
+  JsonValue frame_body(JsonValue choices) const { return chunk_body(identity_, kChunk, std::move(choices)); }
 
   SseFrame chunk(JsonValue one_choice) const {
-    JsonValue body = frame_body(JsonValue::array({std::move(one_choice)}));
-    if (request_.include_usage) body.set("usage", nullptr);
-    return {"", write_json(body)};
+    return chunk_frame(identity_, kChunk, std::move(one_choice), request_.include_usage);
   }
 
   const Request& request_;

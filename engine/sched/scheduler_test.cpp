@@ -291,6 +291,25 @@ TEST(Scheduler, WaitsForAPrefixThatAnotherComputes) {
   EXPECT_EQ(admitted(world.plan()), Ids{2});
 }
 
+// A prefix whose last part is planned is not there yet.
+TEST(Scheduler, WaitsForAPrefixUntilItIsComputed) {
+  SchedulerLimits chosen = limits();
+  chosen.step_tokens = 512;
+  chosen.depth = 1;
+  World world(chosen);
+  ASSERT_TRUE(world.add(1, 300, 8));
+  ASSERT_TRUE(world.add(2, 300, 8));
+  world.view.hits[2].pending = Pending{1, 256};
+  const StepPlan first = world.plan();
+  ASSERT_EQ(planned(first), Ids{1});
+  ASSERT_EQ(first.sequences[0].tokens, 300);
+  EXPECT_TRUE(admitted(world.plan()).empty());  // the step ahead, while that one runs
+  const StepPlan ahead = world.last;
+  world.commit(world.result(first));
+  EXPECT_EQ(admitted(world.plan()), Ids{2});  // whatever the cache says: nothing is left to wait for
+  if (!ahead.empty()) world.commit(world.result(ahead));
+}
+
 TEST(Scheduler, CutsAChunkWhereStateIsToBeKept) {
   SchedulerLimits chosen = limits();
   chosen.step_tokens = 400;

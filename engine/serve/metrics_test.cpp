@@ -6,13 +6,13 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "serve/api.h"
+#include "serve/keys_test_support.h"
 #include "text/json_value.h"
 
 namespace deepinfer::serve {
@@ -43,14 +43,7 @@ using Samples = std::map<std::string, double>;  // by name and labels, without t
 class MetricsTest : public testing::Test {
  protected:
   void make(const std::string& keys = "") {
-    if (!keys.empty()) {
-      const auto file = std::filesystem::temp_directory_path() / ("deepinfer_keys_" + random_id());
-      std::ofstream(file) << keys;
-      auto read = ApiKeys::read(file);
-      std::filesystem::remove(file);
-      ASSERT_TRUE(read.ok()) << read.error().message();
-      keys_ = std::move(*read);
-    }
+    if (!keys.empty()) keys_ = keys_from(keys);
     ApiOptions options;
     options.model_name = "demo";
     options.strict_model_names = true;

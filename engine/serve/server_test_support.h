@@ -10,9 +10,9 @@
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
+#include "serve/keys_test_support.h"
 #include "serve/server.h"
 #include "text/json_value.h"
 
@@ -104,14 +104,7 @@ inline service::Service& demo() {
 class ServerTest : public testing::Test {
  protected:
   void start(ServerOptions options = {}, const std::string& keys = "") {
-    if (!keys.empty()) {
-      const auto file = std::filesystem::temp_directory_path() / ("deepinfer_keys_" + random_id());
-      std::ofstream(file) << keys;
-      auto read = ApiKeys::read(file);
-      std::filesystem::remove(file);
-      ASSERT_TRUE(read.ok()) << read.error().message();
-      keys_ = std::move(*read);
-    }
+    if (!keys.empty()) keys_ = keys_from(keys);
     ApiOptions names;
     names.model_name = "demo";
     metrics_ = std::make_unique<ServingMetrics>("demo");

@@ -100,9 +100,9 @@ class Client {
       case Kind::kLongHeader: return refused({431});
       default: break;
     }
-    if (options_.kind == Kind::kHalfClosed) return {};  // as much as there was
     if (status == 429) return has("Retry-After: ") ? refused({429}) : "429 without a time to retry";
     if (status != 200) return "a status of " + std::to_string(status);
+    if (options_.kind == Kind::kHalfClosed) return {};  // as much as there was
     switch (options_.kind) {
       case Kind::kChat: return want(has("\"finish_reason\""));
       case Kind::kMessages: return want(has("event: message_stop") && answer.ends_with("0\r\n\r\n"));

@@ -2,6 +2,7 @@
 // server is afterwards what it was before.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -36,8 +37,9 @@ struct Tally {
   std::map<std::string, int> faults;
   int done = 0;
 
-  void add(Kind kind, const Outcome& outcome) {
+  void add(Kind kind, const std::exception_ptr& thrown, const Outcome& outcome) {
     ++done;
+    if (thrown) ++faults[std::string(name(kind)) + ": what came back could not be read"];
     ++statuses[outcome.status];
     if (!outcome.fault.empty()) ++faults[std::string(name(kind)) + ": " + outcome.fault];
   }
@@ -92,6 +94,13 @@ std::map<std::string, double> quiet_metrics(const ServedProgram& program) {
   return kept;
 }
 
+// That there is something to compare.
+bool has_memory(const std::map<std::string, double>& samples) {
+  return std::any_of(samples.begin(), samples.end(), [](const auto& sample) {
+    return sample.first.starts_with("deepinfer:memory_bytes{") && sample.second > 0;
+  });
+}
+
 // So many streams that all are connected before the first of them asks.
 Tally run_streams(const ServedProgram& program, int clients) {
   asio::io_context context;
@@ -102,9 +111,10 @@ Tally run_streams(const ServedProgram& program, int clients) {
     options.port = program.port();
     options.seed = static_cast<std::uint32_t>(i);
     options.gather = [&] { return gathering.wait(); };
-    asio::co_spawn(context, run_client(options), [&](const std::exception_ptr&, const Outcome& outcome) {
-      tally.add(Kind::kChatStream, outcome);
-    });
+    asio::co_spawn(context, run_client(options),
+                   [&](const std::exception_ptr& thrown, const Outcome& outcome) {
+                     tally.add(Kind::kChatStream, thrown, outcome);
+                   });
   }
   context.run_for(std::chrono::seconds(60 + clients / 10));
   return tally;
@@ -118,6 +128,8 @@ TEST(Load, EveryOneOfManyStreamsComesToItsEnd) {
     run_streams(program, 2 * kRunning);  // so that the model's buffers have been touched
     const auto before = quiet_metrics(program);
     const std::int64_t bytes = program.peak_bytes();
+    ASSERT_TRUE(has_memory(before));
+    ASSERT_GT(bytes, 0);
     const auto start = Clock::now();
     const Tally tally = run_streams(program, clients);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -141,6 +153,7 @@ TEST(Load, WhateverClientsDoNobodyElseNotices) {
   constexpr int kAtOnce = 100;
   ServedProgram program({"--max-waiting", "1000", "--max-model-len", "512"});
   const auto before = quiet_metrics(program);
+  ASSERT_TRUE(has_memory(before));
   asio::io_context context;
   std::mt19937 random(static_cast<std::uint32_t>(setting("DEEPINFER_LOAD_SEED", 1)));
   Tally tally;
@@ -156,8 +169,8 @@ TEST(Load, WhateverClientsDoNobodyElseNotices) {
     ++started;
     ++asked[static_cast<std::size_t>(options.kind)];
     asio::co_spawn(context, run_client(options),
-                   [&, kind = options.kind](const std::exception_ptr&, const Outcome& outcome) {
-                     tally.add(kind, outcome);
+                   [&, kind = options.kind](const std::exception_ptr& thrown, const Outcome& outcome) {
+                     tally.add(kind, thrown, outcome);
                      next();
                    });
   };
