@@ -1,0 +1,59 @@
+// Weights as the matrix kernels read them: cut into units of 512 bytes, 16 outputs (rows of W) wide, in the order in which
+// the lanes of a warp hold operand A of mma m16n8k16 and of wgmma m64nNk16 (docs/kernels/linear.md).
+//
+// A matrix [n, k] is padded with zero weights to whole tiles of 16 outputs and to k_padded columns (a multiple of 64).
+// Tile t covers outputs [16 t, 16 t + 16); its units follow each other along k:
+//   kBf16  unit: 16 columns; lane's 16 bytes: registers a0 a1 a2 a3
+//   kFp8   unit: 32 columns, two k16 steps; lane's words 2 s and 2 s + 1 are step s, bytes [a0.lo a1.lo a0.hi a1.hi], [a2.lo a3.lo
+//          a2.hi a3.hi] with lo the even column
+//   kFp4   unit: 64 columns, four k16 steps; lane's word s is step s: nibble i of its low half is a_i.lo, of its high half a_i.hi
+// where, for lane l, g = l / 4, q = l % 4: a0 = (row g, columns 2q, 2q+1), a1 = (g + 8, same columns), a2 = (g, 2q+8, 2q+9), a3 = (g + 8, ...).
+//
+// Scales are powers of two, stored as the exponent field of the bf16 factor that turns placed code bits into values:
+//   kFp8   one byte a unit (tile t, unit u): scales[t * units + u] = ue8m0 + 120
+//   kFp4   32 bytes a unit: for g in 0..7 [row g block 0, row g+8 block 0, row g block 1, row g+8 block 1], blocks of 32 columns;
+//          each ue8m0 + 126
+// so a weight is exactly bf16(code) * 2^(scale) as the checkpoint says, and products have no other rounding.
+//
+// The order of a product, the same in every kernel and for every number of rows: columns in chunks of kChunk; a chunk is a chain
+// of m16n8k16 steps from zero, columns ascending; chunks are added in f32, ascending, from the first. mma.sync and wgmma give the
+// same bits for such a chain (checked by the tests on the device that runs).
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/step_data.h"
+
+namespace deepinfer::backend::cuda {
+
+inline constexpr int kChunk = 256;
+inline constexpr int kTileOutputs = 16;
+inline constexpr int kUnitBytes = 512;
+
+enum class PackedCode : int { kBf16, kFp8, kFp4 };
+
+constexpr int unit_columns(PackedCode code) {
+  return code == PackedCode::kBf16 ? 16 : code == PackedCode::kFp8 ? 32 : 64;
+}
+constexpr int unit_scale_bytes(PackedCode code) {
+  return code == PackedCode::kBf16 ? 0 : code == PackedCode::kFp8 ? 1 : 32;
+}
+
+struct PackedMatrix {
+  PackedCode code = PackedCode::kBf16;
+  const std::uint8_t* units = nullptr;   // 16-byte aligned
+  const std::uint8_t* scales = nullptr;  // 4-byte aligned
+  int n = 0, k = 0;
+  int k_padded = 0;  // multiple of 64
+
+  __host__ __device__ int tiles() const { return (n + kTileOutputs - 1) / kTileOutputs; }
+  __host__ __device__ int units_of_tile() const { return k_padded / unit_columns(code); }
+  __host__ __device__ std::int64_t unit_bytes() const {
+    return static_cast<std::int64_t>(tiles()) * units_of_tile() * kUnitBytes;
+  }
+  __host__ __device__ std::int64_t scale_bytes() const {
+    return static_cast<std::int64_t>(tiles()) * units_of_tile() * unit_scale_bytes(code);
+  }
+};
+
+}  // namespace deepinfer::backend::cuda
