@@ -16,9 +16,8 @@ find_package(Threads REQUIRED)
 # no contraction of a*b+c, no fast-math (design.md section 5).
 add_library(deepinfer_flags INTERFACE)
 target_compile_options(deepinfer_flags INTERFACE
-  -ffp-contract=off -fno-fast-math -fno-math-errno
-  -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 warns falsely about concatenated strings (its bug 105651)
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-fast-math;-fno-math-errno;-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-unused-parameter;-Werror>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)  # GCC 12 warns falsely about concatenated strings (its bug 105651)
 if(NOT DEEPINFER_SANITIZE)
   target_link_options(deepinfer_flags INTERFACE -static-libstdc++ -static-libgcc)
 endif()
@@ -44,6 +43,9 @@ function(deepinfer_room name)
   cmake_parse_arguments(ROOM "" "" "DEPS" ${ARGN})
   set(folder "${CMAKE_CURRENT_SOURCE_DIR}/engine/${name}")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  if(NOT DEEPINFER_HAS_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/backend/cuda/")
+  endif()
   set(tests ${sources})
   set(fuzzers ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,7 +82,7 @@ class Executable {
 };
 
 struct Capabilities {
-  std::string backend;      // "reference", "cpu"
+  std::string backend;      // "reference", "cpu", "cuda"
   std::string kernel_set;   // "plain", "avx2", ...: part of cache keys and fingerprints
   std::string description;  // for doctor: processor, threads
 };
@@ -104,9 +105,20 @@ class Backend {
   // Bytes of memory that this many take: allocations come in whole pages.
   virtual size_t taken_by(size_t bytes) const { return bytes; }
   virtual void release(std::byte* address, size_t bytes, const std::string& tag) = 0;
+  // Bytes within that memory, into it, out of it; done when they return, and not while a step uses the bytes. What goes
+  // wrong on a device fails the next step. As they stand here they are for memory of the host.
+  virtual void copy(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  virtual void write(std::byte* to, std::span<const std::byte> from) {
+    std::memcpy(to, from.data(), from.size());
+  }
+  virtual void read(std::span<std::byte> to, const std::byte* from) {
+    std::memcpy(to.data(), from, to.size());
+  }
+  virtual void fill(std::byte* to, uint8_t value, size_t bytes) { std::memset(to, value, bytes); }
 };
 
-// "reference" or "cpu". kUnsupported names the ones this build has.
+// "reference", "cpu" or, in a build with CUDA, "cuda". kUnsupported names the ones this build has, or says what the device
+// lacks.
 Result<std::unique_ptr<Backend>> create(const std::string& name, const BackendOptions& options);
 
 }  // namespace deepinfer::backend

@@ -1,6 +1,6 @@
 #include "runtime/backend_storage.h"
 
-#include <cstring>
+#include <vector>
 
 namespace deepinfer::runtime {
 
@@ -13,15 +13,21 @@ void BackendStorage::release(std::byte* address, std::size_t bytes, const std::s
 }
 
 void BackendStorage::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
+  device_->copy(to, from, bytes);
 }
 
 void BackendStorage::write(std::byte* to, std::span<const std::byte> from) {
-  std::memcpy(to, from.data(), from.size());
+  device_->write(to, from);
 }
 
 void BackendStorage::fill(std::byte* to, std::uint8_t value, std::size_t bytes) {
-  std::memset(to, value, bytes);
+  device_->fill(to, value, bytes);
+}
+
+std::uint64_t BackendStorage::checksum(const std::byte* from, std::size_t bytes) const {
+  std::vector<std::byte> content(bytes);
+  device_->read(content, from);
+  return fast_digest(content);
 }
 
 }  // namespace deepinfer::runtime

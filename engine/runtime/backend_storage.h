@@ -1,5 +1,4 @@
-// The memory of a backend as the storage of state pools. State of the CPU backends is host memory, so copies are
-// plain; a device with its own memory brings its own storage.
+// The memory of a backend as the storage of state pools.
 #pragma once
 
 #include <memory>
@@ -19,6 +18,7 @@ class BackendStorage : public cache::Storage {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override;
   void write(std::byte* to, std::span<const std::byte> from) override;
   void fill(std::byte* to, std::uint8_t value, std::size_t bytes) override;
+  std::uint64_t checksum(const std::byte* from, std::size_t bytes) const override;
 
  private:
   std::shared_ptr<backend::Backend> device_;

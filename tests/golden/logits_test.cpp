@@ -108,6 +108,7 @@ class GoldenLogits : public testing::TestWithParam<Case> {};
 
 TEST_P(GoldenLogits, Agree) {
   const Case& entry = GetParam();
+  if (const std::string absent = why_absent(entry.backend); !absent.empty()) GTEST_SKIP() << absent;
   const bool v4 = entry.set.ends_with("4");
   const auto folder = golden_folder(entry.set) / "golden";
   const GoldenFile prompts(folder / (v4 ? "logits.safetensors" : "prompts.safetensors"));
@@ -166,6 +167,7 @@ std::vector<Case> cases(const std::string& backend) {
 
 INSTANTIATE_TEST_SUITE_P(Reference, GoldenLogits, testing::ValuesIn(cases("reference")), case_name);
 INSTANTIATE_TEST_SUITE_P(Cpu, GoldenLogits, testing::ValuesIn(cases("cpu")), case_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, GoldenLogits, testing::ValuesIn(cases("cuda")), case_name);
 
 }  // namespace
 

@@ -38,7 +38,7 @@ void print(const Variant& entry, const Distance& d) {
 
 std::vector<Variant> with_backends(const std::vector<Variant>& entries) {
   std::vector<Variant> all;
-  for (const std::string backend : {"reference", "cpu"}) {
+  for (const std::string backend : {"reference", "cpu", "cuda"}) {
     for (Variant entry : entries) {
       entry.backend = backend;
       all.push_back(entry);
@@ -78,6 +78,7 @@ class GoldenQuantised : public testing::TestWithParam<Variant> {};
 
 TEST_P(GoldenQuantised, V4) {
   const Variant& entry = GetParam();
+  if (const std::string absent = why_absent(entry.backend); !absent.empty()) GTEST_SKIP() << absent;
   const Distance d =
       run_prompt(entry, {}, open(entry, "logits.safetensors"), open(entry, "logits_kvq.safetensors"));
   // A value near a bin edge flips with float noise, and where depends on the order of every sum (README4.md section 3).
@@ -105,6 +106,7 @@ class GoldenBf16 : public testing::TestWithParam<Variant> {};
 // products of twice the digits; over all seven prompts they lie within 95.1 to 96.0 %).
 TEST_P(GoldenBf16, V4) {
   const Variant& entry = GetParam();
+  if (const std::string absent = why_absent(entry.backend); !absent.empty()) GTEST_SKIP() << absent;
   DeviceOptions options;
   options.precision = graph::Precision::kBf16;
   options.kv_quant = false;
@@ -130,6 +132,7 @@ class GoldenChunks : public testing::TestWithParam<Variant> {};
 
 TEST_P(GoldenChunks, LastLogits) {
   const Variant& entry = GetParam();
+  if (const std::string absent = why_absent(entry.backend); !absent.empty()) GTEST_SKIP() << absent;
   DeviceOptions options;
   const bool v4 = entry.set.ends_with("4");
   options.kv_quant = !v4;
@@ -142,12 +145,14 @@ TEST_P(GoldenChunks, LastLogits) {
 std::vector<Variant> chunk_cases() {
   std::vector<Variant> all;
   for (const int64_t chunk : {1, 3, 7, 64}) {
-    for (const std::string backend : {"reference", "cpu"}) {
+    for (const std::string backend : {"reference", "cpu", "cuda"}) {
       all.push_back({backend, "tiny41", "p200", chunk});
       all.push_back({backend, "tiny4", "p300", chunk});
     }
-    all.push_back({"cpu", "mini41", "p129", chunk});
-    all.push_back({"cpu", "mini4", "p129", chunk});
+    for (const std::string backend : {"cpu", "cuda"}) {
+      all.push_back({backend, "mini41", "p129", chunk});
+      all.push_back({backend, "mini4", "p129", chunk});
+    }
   }
   return all;
 }

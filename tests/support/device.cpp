@@ -1,7 +1,6 @@
 #include "support/device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -12,7 +11,7 @@ namespace deepinfer::test {
 
 namespace {
 
-constexpr int kGarbage = 0xff;  // NaN as E4M3, UE8M0, bf16 and f32; -1 as an id
+constexpr uint8_t kGarbage = 0xff;  // NaN as E4M3, UE8M0, bf16 and f32; -1 as an id
 
 template <class T>
 T must(Result<T> result) {
@@ -33,6 +32,12 @@ model::Model load(const DeviceOptions& options) {
 }
 
 }  // namespace
+
+std::string why_absent(const std::string& backend) {
+  if (backend != "cuda") return "";
+  const auto made = backend::create(backend, {});
+  return made.ok() ? "" : made.error().message();
+}
 
 Device::Device(const DeviceOptions& options) : model_(load(options)) {
   limits_.tokens = options.tokens;
@@ -70,7 +75,7 @@ void Sequence::take_memory() {
   const state::Registry& registry = device_->model().registry;
   const auto take = [&](size_t bytes) {
     std::byte* memory = must(device_->backend().allocate(std::max<size_t>(bytes, 64), "test state"));
-    std::memset(memory, kGarbage, bytes);
+    device_->backend().fill(memory, kGarbage, bytes);
     return memory;
   };
   for (int64_t first = 0; first < capacity_; first += state::kBlockTokens)
@@ -91,19 +96,22 @@ Sequence Sequence::replay_from(int64_t hit) const {
   result.image = image;
   result.embeds = embeds;
   for (int64_t b = 0; b < hit / state::kBlockTokens; ++b)
-    std::memcpy(result.blocks_[static_cast<size_t>(b)], blocks_[static_cast<size_t>(b)],
-                device_->model().registry.block_bytes());
+    device_->backend().copy(result.blocks_[static_cast<size_t>(b)], blocks_[static_cast<size_t>(b)],
+                            device_->model().registry.block_bytes());
   result.length = hit - state::kBlockTokens;
   result.window_floor = result.length;
   result.decoder_window_floor = result.length;
   result.write_floor = hit;
   const state::ClassId history = device_->model().registry.find(state::Kind::kTokenHistory, -1);
   if (history < 0) return result;
+  const state::StateClass& entry = device_->model().registry.at(history);
   backend::SequenceSlice slice;
   slice.private_state = result.private_;
-  for (int64_t p = std::max<int64_t>(0, result.length - 3); p < result.length; ++p)
-    backend::write_history(device_->model().registry.at(history), slice, p, ids[static_cast<size_t>(p)],
-                           !image.empty() && image[static_cast<size_t>(p)] != 0);
+  for (int64_t p = std::max<int64_t>(0, result.length - 3); p < result.length; ++p) {
+    const bool in_image = !image.empty() && image[static_cast<size_t>(p)] != 0;
+    const int32_t kept = ids[static_cast<size_t>(p)] | (in_image ? state::kImageFlag : 0);
+    device_->backend().write(backend::ring_row(entry, slice, p).codes, std::as_bytes(std::span(&kept, 1)));
+  }
   return result;
 }
 

@@ -27,6 +27,9 @@ struct DeviceOptions {
   std::string kernels;  // BackendOptions::kernels
 };
 
+// Why a GPU's backend cannot be had here, for tests that skip loudly; empty when it can, and for backends of the host.
+std::string why_absent(const std::string& backend);
+
 class Device {
  public:
   // Whatever fails throws std::runtime_error with the message of the Result.

@@ -14,7 +14,6 @@
 namespace deepinfer::backend {
 
 using graph::kNoValue;
-using graph::Node;
 using graph::Op;
 using graph::ValueId;
 
@@ -61,8 +60,12 @@ Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<const grap
                                                       const StepLimits& limits, const OpTable& table,
                                                       std::shared_ptr<Parallel> parallel) {
   std::unique_ptr<Executor> executor(new Executor(std::move(graph), registry, limits, std::move(parallel)));
-  DI_TRY(executor->build_schedule(table));
-  DI_TRY(executor->bind_index_sites());
+  DI_ASSIGN(executor->schedule_, Schedule::make(*executor->graph_, [&](Op op) { return bool(table[op]); }));
+  for (const ScheduledSite& site : executor->schedule_->sites()) {
+    executor->sites_.emplace_back();
+    executor->sites_.back().site.candidates = site.candidates;
+    executor->sites_.back().site.select = site.select;
+  }
   DI_TRY(executor->plan_buffers());
   DI_TRY(executor->prepare_kernels(table));
   executor->prepare_tables();
@@ -70,119 +73,12 @@ Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<const grap
   return std::unique_ptr<Executable>(std::move(executor));
 }
 
-int64_t Executor::columns(ValueId id) const {
-  int64_t product = 1;
-  const graph::Shape& shape = value(id).shape;
-  for (size_t i = 1; i < shape.size(); ++i)
-    product *= shape[i].value;
-  return product;
-}
-
-bool Executor::is_scores(ValueId id) const {
-  return site_of(id) != nullptr;
-}
-
-const Executor::Site* Executor::site_of(ValueId scores) const {
-  for (const Site& site : sites_)
-    if (site.scores == scores) return &site;
-  return nullptr;
-}
-
 // --- compiling
 
-Result<void> Executor::build_schedule(const OpTable& table) {
-  for (size_t s = 0; s < graph_->segments.size(); ++s) {
-    const graph::Segment& segment = graph_->segments[s];
-    for (int n = segment.first_node; n < segment.last_node; ++n)
-      DI_TRY(append(graph_->nodes[static_cast<size_t>(n)], static_cast<int>(s), table));
-  }
-  return {};
-}
-
-Result<void> Executor::append(const Node& node, int segment, const OpTable& table) {
-  if (!table[node.op]) {
-    const auto* fused = std::get_if<graph::FusedAttributes>(&node.attributes);
-    if (fused == nullptr)
-      return make_error(ErrorKind::kUnsupported,
-                        fmt::format("cannot compile: operation {} (layer {}) has no kernel in this backend",
-                                    graph::op_name(node.op), node.layer));
-    for (const int part : fused->parts)
-      DI_TRY(append(graph_->fused_parts[static_cast<size_t>(part)], segment, table));
-    return {};
-  }
-  items_.push_back({&node, segment, -1, {}});
-  return {};
-}
-
-Result<void> Executor::bind_index_sites() {
-  for (Item& item : items_) {
-    if (item.node->op != Op::kIndexScores) continue;
-    item.index_site = static_cast<int>(sites_.size());
-    Site site;
-    site.scores = item.node->outputs[0];
-    site.ratio = std::get<graph::IndexAttributes>(item.node->attributes).ratio;
-    for (const graph::Seam& seam : graph_->seams)
-      site.kept = site.kept || seam.value == site.scores;
-    sites_.push_back(std::move(site));
-  }
-  const auto refuse = [](const Node& node, std::string_view reason) {
-    return make_error(ErrorKind::kUnsupported, fmt::format("cannot compile: {} of layer {} {}",
-                                                           graph::op_name(node.op), node.layer, reason));
-  };
-  for (const Item& item : items_) {
-    const Op op = item.node->op;
-    for (size_t i = 0; i < item.node->inputs.size(); ++i) {
-      const Site* found = site_of(item.node->inputs[i]);
-      if (found == nullptr) continue;
-      IndexSite& site = sites_[static_cast<size_t>(found - sites_.data())].site;
-      const bool selects = op == Op::kIndexSelect && i == 0 && site.select == nullptr;
-      const bool offers = op == Op::kIndexCandidates && i == 0 && site.candidates == nullptr;
-      if (!selects && !offers) return refuse(*item.node, "uses index scores in a way that is not built");
-      (selects ? site.select : site.candidates) = item.node;
-    }
-  }
-  std::erase_if(items_, [](const Item& item) {
-    return item.node->op == Op::kIndexSelect || item.node->op == Op::kIndexCandidates;
-  });
-  return {};
-}
-
 Result<void> Executor::plan_buffers() {
-  std::vector<graph::Lifetime> lifetimes(graph_->values.size());
-  const int end = static_cast<int>(items_.size());
-  const auto make = [&](ValueId id, int item) {
-    graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
-    lifetime = {item, item, StepView::largest_extent(value(id).shape[0], step_.limits()) * columns(id) * 4};
-  };
-  const auto use = [&](ValueId id, int item) -> Result<void> {
-    graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
-    if (lifetime.first < 0)
-      return make_error(ErrorKind::kInternal,
-                        fmt::format("cannot compile: value '{}' is used before it is made", value(id).name));
-    lifetime.last = item;
-    return {};
-  };
-  for (int i = 0; i < end; ++i) {
-    const Item& item = items_[static_cast<size_t>(i)];
-    for (const ValueId id : item.node->inputs)
-      DI_TRY(use(id, i));
-    if (item.index_site < 0) {
-      for (const ValueId id : item.node->outputs)
-        make(id, i);
-      continue;
-    }
-    const IndexSite& site = sites_[static_cast<size_t>(item.index_site)].site;
-    if (site.select != nullptr && site.select->inputs.size() > 1) DI_TRY(use(site.select->inputs[1], i));
-    if (site.candidates != nullptr) make(site.candidates->outputs[0], i);
-    if (site.select != nullptr) make(site.select->outputs[0], i);
-  }
-  const auto keep = [&](ValueId id) -> Result<void> {
-    return id == kNoValue || is_scores(id) ? Result<void>() : use(id, end);
-  };
-  DI_TRY(keep(graph_->logits));
-  for (const graph::Seam& seam : graph_->seams)
-    DI_TRY(keep(seam.value));
-
+  DI_ASSIGN(const auto lifetimes, schedule_->lifetimes([this](ValueId id) {
+    return StepView::largest_extent(value(id).shape[0], step_.limits()) * columns(id) * int64_t{4};
+  }));
   const graph::ArenaPlan plan = graph::plan_arena(lifetimes);
   DI_ASSIGN(arena_, HugeBuffer::create(host_ledger(), "step buffers", static_cast<size_t>(plan.bytes)));
   addresses_.assign(lifetimes.size(), nullptr);
@@ -193,9 +89,10 @@ Result<void> Executor::plan_buffers() {
 
 Result<void> Executor::prepare_kernels(const OpTable& table) {
   PrepareContext context{*graph_, registry_, step_.limits(), weights_, *parallel_, kernel_bytes_};
-  for (Item& item : items_) {
-    DI_ASSIGN(item.kernel, table[item.node->op](context, *item.node));
-    DI_CHECK(item.kernel != nullptr);
+  for (const ScheduledNode& item : schedule_->nodes()) {
+    DI_ASSIGN(Kernel kernel, table[item.node->op](context, *item.node));
+    DI_CHECK(kernel != nullptr);
+    kernels_.push_back(std::move(kernel));
   }
   workspace_bytes_ = table.shared_bytes();
   const auto held = static_cast<std::uint64_t>(weights_.bytes());
@@ -239,19 +136,21 @@ void Executor::fill_tables() {
 }
 
 void Executor::begin_index_sites() {
-  for (Site& entry : sites_) {
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    Site& entry = sites_[i];
+    const ScheduledSite& scheduled = schedule_->sites()[i];
     IndexSite& site = entry.site;
     site.made_candidates = site.candidates ? run_->ints(site.candidates->outputs[0]) : IntRows{};
     site.selection = site.select ? run_->ints(site.select->outputs[0]) : IntRows{};
     const bool masked = site.select != nullptr && site.select->inputs.size() > 1;
     site.allowed_candidates = masked ? run_->ints(site.select->inputs[1]) : IntRows{};
-    if (!entry.kept) continue;
-    const graph::Dim dim = value(entry.scores).shape[0];
+    if (!scheduled.kept) continue;
+    const graph::Dim dim = value(scheduled.scores).shape[0];
     const int64_t rows = step_.extent(dim);
     entry.kept_offsets.assign(1, 0);
     for (int64_t row = 0; row < rows; ++row)
       entry.kept_offsets.push_back(entry.kept_offsets.back() +
-                                   (step_.position(dim.axis, row) + 1) / entry.ratio);
+                                   (step_.position(dim.axis, row) + 1) / scheduled.ratio);
     entry.kept_scores.resize(static_cast<size_t>(entry.kept_offsets.back()));
     site.kept_scores = entry.kept_scores.data();
     site.kept_offsets = entry.kept_offsets.data();
@@ -262,11 +161,12 @@ Result<void> Executor::run(const StepInputs& inputs) {
   DI_TRY(step_.begin(inputs));
   fill_tables();
   begin_index_sites();
-  for (const Item& item : items_) {
+  for (size_t i = 0; i < kernels_.size(); ++i) {
+    const ScheduledNode& item = schedule_->nodes()[i];
     if (step_.extent(graph_->segments[static_cast<size_t>(item.segment)].rows) == 0) continue;
     run_->node = item.node;
-    run_->index_site = item.index_site < 0 ? nullptr : &sites_[static_cast<size_t>(item.index_site)].site;
-    item.kernel(*run_);
+    run_->index_site = item.site < 0 ? nullptr : &sites_[static_cast<size_t>(item.site)].site;
+    kernels_[i](*run_);
   }
   return {};
 }
@@ -300,8 +200,8 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
     SeamTensor tensor;
     tensor.name = name;
     tensor.type = value(seam.value).type;
-    if (const Site* site = site_of(seam.value)) {
-      copy_kept_scores(*site, tensor);
+    if (const int site = schedule_->site_of(seam.value); site >= 0) {
+      copy_kept_scores(sites_[static_cast<size_t>(site)], tensor);
       return tensor;
     }
     for (const graph::Dim dim : value(seam.value).shape)

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/common/op_table.h"
+#include "backend/common/schedule.h"
 #include "backend/common/step_view.h"
 #include "backend/common/weights.h"
 #include "base/huge_buffer.h"
@@ -32,17 +34,9 @@ class Executor final : public Executable {
 
  private:
   class Run;
-  struct Item {
-    const graph::Node* node = nullptr;
-    int segment = 0;
-    int index_site = -1;  // index into sites_, kIndexScores only
-    Kernel kernel;
-  };
+  // Beside the schedule's site of the same index.
   struct Site {
     IndexSite site;
-    graph::ValueId scores = graph::kNoValue;
-    int64_t ratio = 1;
-    bool kept = false;  // a seam names the scores
     std::vector<float> kept_scores;
     std::vector<int64_t> kept_offsets;  // rows + 1
   };
@@ -55,9 +49,6 @@ class Executor final : public Executable {
   Executor(std::shared_ptr<const graph::Graph> graph, const state::Registry& registry,
            const StepLimits& limits, std::shared_ptr<Parallel> parallel);
 
-  Result<void> build_schedule(const OpTable& table);
-  Result<void> append(const graph::Node& node, int segment, const OpTable& table);
-  Result<void> bind_index_sites();
   Result<void> plan_buffers();
   Result<void> prepare_kernels(const OpTable& table);
   void prepare_tables();
@@ -65,9 +56,7 @@ class Executor final : public Executable {
   void begin_index_sites();
 
   const graph::Value& value(graph::ValueId id) const { return graph_->values[static_cast<size_t>(id)]; }
-  int64_t columns(graph::ValueId id) const;
-  bool is_scores(graph::ValueId id) const;
-  const Site* site_of(graph::ValueId scores) const;
+  int64_t columns(graph::ValueId id) const { return columns_of(value(id)); }
   void copy_kept_scores(const Site& site, SeamTensor& tensor) const;
 
   std::shared_ptr<const graph::Graph> graph_;
@@ -75,8 +64,9 @@ class Executor final : public Executable {
   std::shared_ptr<Parallel> parallel_;
   StepView step_;
   WeightStore weights_;
-  std::vector<Item> items_;
-  std::vector<Site> sites_;
+  std::optional<Schedule> schedule_;
+  std::vector<Kernel> kernels_;  // one a scheduled node
+  std::vector<Site> sites_;      // one a scheduled site
   std::vector<Table> tables_;
   std::vector<std::byte*> addresses_;  // of each value; null for values without memory
   HugeBuffer arena_;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/common/step_data.h"
+#include "backend/cuda/kernels/common/values.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -14,23 +14,16 @@ __device__ inline float round_bf16(float value) {
   return __bfloat162float(__float2bfloat16_rn(value));
 }
 
-// Rows of either element type. Elements are read and written as f32; writing rounds where the rows are bf16.
-struct Values {
-  void* data = nullptr;
-  bool bf16 = false;
-  std::int64_t columns = 0;
-
-  __device__ float at(std::int64_t index) const {
-    return bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(data)[index])
-                : static_cast<const float*>(data)[index];
-  }
-  __device__ void put(std::int64_t index, float value) const {
-    if (bf16)
-      static_cast<__nv_bfloat16*>(data)[index] = __float2bfloat16_rn(value);
-    else
-      static_cast<float*>(data)[index] = value;
-  }
-};
+__device__ inline float value_at(const Values& values, std::int64_t index) {
+  return values.bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(values.data)[index])
+                     : static_cast<const float*>(values.data)[index];
+}
+__device__ inline void put_value(const Values& values, std::int64_t index, float value) {
+  if (values.bf16)
+    static_cast<__nv_bfloat16*>(values.data)[index] = __float2bfloat16_rn(value);
+  else
+    static_cast<float*>(values.data)[index] = value;
+}
 
 __device__ inline int token_row(const StepData& step, RowAxis axis, int row) {
   if (axis == RowAxis::kTokens) return row;

@@ -46,12 +46,12 @@ struct PackedMatrix {
   int n = 0, k = 0;
   int k_padded = 0;  // multiple of 64
 
-  __host__ __device__ int tiles() const { return (n + kTileOutputs - 1) / kTileOutputs; }
-  __host__ __device__ int units_of_tile() const { return k_padded / unit_columns(code); }
-  __host__ __device__ std::int64_t unit_bytes() const {
+  constexpr int tiles() const { return (n + kTileOutputs - 1) / kTileOutputs; }
+  constexpr int units_of_tile() const { return k_padded / unit_columns(code); }
+  constexpr std::int64_t unit_bytes() const {
     return static_cast<std::int64_t>(tiles()) * units_of_tile() * kUnitBytes;
   }
-  __host__ __device__ std::int64_t scale_bytes() const {
+  constexpr std::int64_t scale_bytes() const {
     return static_cast<std::int64_t>(tiles()) * units_of_tile() * unit_scale_bytes(code);
   }
 };

@@ -1,0 +1,121 @@
+#include "backend/common/schedule.h"
+
+#include <fmt/format.h>
+
+namespace deepinfer::backend {
+
+using graph::kNoValue;
+using graph::Node;
+using graph::Op;
+using graph::ValueId;
+
+std::int64_t columns_of(const graph::Value& value) {
+  std::int64_t product = 1;
+  for (size_t i = 1; i < value.shape.size(); ++i)
+    product *= value.shape[i].value;
+  return product;
+}
+
+Result<Schedule> Schedule::make(const graph::Graph& graph, const std::function<bool(Op)>& has_kernel) {
+  Schedule schedule(graph);
+  for (size_t s = 0; s < graph.segments.size(); ++s) {
+    const graph::Segment& segment = graph.segments[s];
+    for (int n = segment.first_node; n < segment.last_node; ++n)
+      DI_TRY(schedule.append(graph.nodes[static_cast<size_t>(n)], static_cast<int>(s), has_kernel));
+  }
+  DI_TRY(schedule.bind_sites());
+  return schedule;
+}
+
+Result<void> Schedule::append(const Node& node, int segment, const std::function<bool(Op)>& has_kernel) {
+  if (has_kernel(node.op)) {
+    nodes_.push_back({&node, segment, -1});
+    return {};
+  }
+  const auto* fused = std::get_if<graph::FusedAttributes>(&node.attributes);
+  if (fused == nullptr)
+    return make_error(ErrorKind::kUnsupported,
+                      fmt::format("cannot compile: operation {} (layer {}) has no kernel in this backend",
+                                  graph::op_name(node.op), node.layer));
+  for (const int part : fused->parts)
+    DI_TRY(append(graph_->fused_parts[static_cast<size_t>(part)], segment, has_kernel));
+  return {};
+}
+
+Result<void> Schedule::bind_sites() {
+  for (ScheduledNode& item : nodes_) {
+    if (item.node->op != Op::kIndexScores) continue;
+    item.site = static_cast<int>(sites_.size());
+    ScheduledSite site;
+    site.scores = item.node->outputs[0];
+    site.ratio = std::get<graph::IndexAttributes>(item.node->attributes).ratio;
+    for (const graph::Seam& seam : graph_->seams)
+      site.kept = site.kept || seam.value == site.scores;
+    sites_.push_back(site);
+  }
+  for (const ScheduledNode& item : nodes_) {
+    const Op op = item.node->op;
+    for (size_t i = 0; i < item.node->inputs.size(); ++i) {
+      const int found = site_of(item.node->inputs[i]);
+      if (found < 0) continue;
+      ScheduledSite& site = sites_[static_cast<size_t>(found)];
+      const bool selects = op == Op::kIndexSelect && i == 0 && site.select == nullptr;
+      const bool offers = op == Op::kIndexCandidates && i == 0 && site.candidates == nullptr;
+      if (!selects && !offers)
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("cannot compile: {} of layer {} uses index scores in a way that is not built",
+                                      graph::op_name(op), item.node->layer));
+      (selects ? site.select : site.candidates) = item.node;
+    }
+  }
+  std::erase_if(nodes_, [](const ScheduledNode& item) {
+    return item.node->op == Op::kIndexSelect || item.node->op == Op::kIndexCandidates;
+  });
+  return {};
+}
+
+int Schedule::site_of(ValueId scores) const {
+  for (size_t i = 0; i < sites_.size(); ++i)
+    if (sites_[i].scores == scores) return static_cast<int>(i);
+  return -1;
+}
+
+Result<std::vector<graph::Lifetime>> Schedule::lifetimes(
+    const std::function<std::int64_t(ValueId)>& bytes_of) const {
+  std::vector<graph::Lifetime> lifetimes(graph_->values.size());
+  const int end = static_cast<int>(nodes_.size());
+  const auto make = [&](ValueId id, int item) {
+    lifetimes[static_cast<size_t>(id)] = {item, item, bytes_of(id)};
+  };
+  const auto use = [&](ValueId id, int item) -> Result<void> {
+    graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
+    if (lifetime.first < 0)
+      return make_error(ErrorKind::kInternal, fmt::format("cannot compile: value '{}' is used before it is made",
+                                                          graph_->values[static_cast<size_t>(id)].name));
+    lifetime.last = item;
+    return {};
+  };
+  for (int i = 0; i < end; ++i) {
+    const ScheduledNode& item = nodes_[static_cast<size_t>(i)];
+    for (const ValueId id : item.node->inputs)
+      DI_TRY(use(id, i));
+    if (item.site < 0) {
+      for (const ValueId id : item.node->outputs)
+        make(id, i);
+      continue;
+    }
+    const ScheduledSite& site = sites_[static_cast<size_t>(item.site)];
+    if (site.select != nullptr && site.select->inputs.size() > 1) DI_TRY(use(site.select->inputs[1], i));
+    if (site.candidates != nullptr) make(site.candidates->outputs[0], i);
+    if (site.select != nullptr) make(site.select->outputs[0], i);
+  }
+  const auto keep = [&](ValueId id) -> Result<void> {
+    return id == kNoValue || site_of(id) >= 0 ? Result<void>() : use(id, end);
+  };
+  DI_TRY(keep(graph_->logits));
+  for (const graph::Seam& seam : graph_->seams)
+    DI_TRY(keep(seam.value));
+  return lifetimes;
+}
+
+}  // namespace deepinfer::backend

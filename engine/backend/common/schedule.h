@@ -1,0 +1,61 @@
+// The order in which a backend runs a graph: nodes of the segments, fused nodes without a kernel of their own taken apart, and
+// the index sites, whose candidates and selections are made together with the scores. Common to all backends.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/result.h"
+#include "graph/arena.h"
+#include "graph/graph.h"
+
+namespace deepinfer::backend {
+
+// Index scores exist row by row: whole matrices of [rows, context] are never stored, except where a seam asks. The nodes
+// kIndexCandidates and kIndexSelect of a site are therefore not scheduled; whoever runs its kIndexScores does their work.
+struct ScheduledSite {
+  graph::ValueId scores = graph::kNoValue;
+  std::int64_t ratio = 1;
+  bool kept = false;  // a seam names the scores
+  const graph::Node* candidates = nullptr;
+  const graph::Node* select = nullptr;
+};
+
+struct ScheduledNode {
+  const graph::Node* node = nullptr;
+  int segment = 0;
+  int site = -1;  // index into Schedule::sites, kIndexScores only
+};
+
+class Schedule {
+ public:
+  // `has_kernel` of an operation: fused operations without one are run part by part, others without one are refused
+  // (kUnsupported, by name). `graph` must outlive the schedule.
+  static Result<Schedule> make(const graph::Graph& graph, const std::function<bool(graph::Op)>& has_kernel);
+
+  const std::vector<ScheduledNode>& nodes() const { return nodes_; }
+  const std::vector<ScheduledSite>& sites() const { return sites_; }
+  // Index of the site whose scores these are; -1.
+  int site_of(graph::ValueId scores) const;
+
+  // Lifetimes of all values over nodes(), for graph::plan_arena. `bytes_of` a value in the largest step; values of seams and
+  // the logits live to the end; scores take no memory.
+  Result<std::vector<graph::Lifetime>> lifetimes(
+      const std::function<std::int64_t(graph::ValueId)>& bytes_of) const;
+
+ private:
+  explicit Schedule(const graph::Graph& graph) : graph_(&graph) {}
+  Result<void> append(const graph::Node& node, int segment, const std::function<bool(graph::Op)>& has_kernel);
+  Result<void> bind_sites();
+
+  const graph::Graph* graph_;
+  std::vector<ScheduledNode> nodes_;
+  std::vector<ScheduledSite> sites_;
+};
+
+// Product of all dimensions after the first.
+std::int64_t columns_of(const graph::Value& value);
+
+}  // namespace deepinfer::backend

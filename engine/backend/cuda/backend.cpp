@@ -1,0 +1,88 @@
+#include "backend/cuda/backend.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "backend/cuda/executor.h"
+#include "graph/passes.h"
+
+namespace deepinfer::backend::cuda {
+
+namespace {
+
+constexpr const char* kKernelSet = "sm90";
+// Those that there are kernels for.
+constexpr auto kFusions = static_cast<graph::FusionSet>(graph::Fusion::kLinears);
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> CudaBackend::create(const BackendOptions& options) {
+  if (!options.kernels.empty() && options.kernels != kKernelSet)
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("the cuda backend has no kernel set named '{}'", options.kernels),
+                      fmt::format("it has: {}", kKernelSet));
+  DI_ASSIGN(auto device, Device::open(0));
+  return std::unique_ptr<Backend>(new CudaBackend(std::move(device)));
+}
+
+Capabilities CudaBackend::capabilities() const {
+  int driver = 0;
+  (void)cudaDriverGetVersion(&driver);
+  return {"cuda", kKernelSet,
+          fmt::format("{}, {} multiprocessors, {:.1f} GiB, driver for CUDA {}.{}", device_->name(),
+                      device_->multiprocessors(), static_cast<double>(device_->total_bytes()) / (1 << 30),
+                      driver / 1000, driver % 1000 / 10)};
+}
+
+Result<std::unique_ptr<Executable>> CudaBackend::compile(std::shared_ptr<const graph::Graph> graph,
+                                                         const state::Registry& registry,
+                                                         const StepLimits& limits) {
+  auto fused = std::make_shared<const graph::Graph>(graph::fuse(*graph, kFusions));
+  return Executor::compile(device_, std::move(fused), registry, limits);
+}
+
+Result<std::byte*> CudaBackend::allocate(size_t bytes, const std::string& tag) {
+  if (bytes == 0)
+    return make_error(ErrorKind::kInvalidArgument, fmt::format("cannot allocate 0 bytes for {}", tag));
+  DI_ASSIGN(DeviceBuffer buffer, DeviceBuffer::create(device_, tag, bytes));
+  std::byte* const address = buffer.data();
+  fill(address, 0, bytes);
+  DI_TRY(device_->healthy());
+  const std::lock_guard lock(mutex_);
+  buffers_.emplace(address, std::move(buffer));
+  return address;
+}
+
+void CudaBackend::release(std::byte* address, size_t, const std::string&) {
+  const std::lock_guard lock(mutex_);
+  buffers_.erase(address);
+}
+
+void CudaBackend::finish(cudaError_t error, const char* attempted) {
+  device_->note(error, attempted);
+  device_->note(cudaStreamSynchronize(device_->copy_stream()), attempted);
+}
+
+void CudaBackend::copy(std::byte* to, const std::byte* from, size_t bytes) {
+  device_->use();
+  finish(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_->copy_stream()), "copied state");
+}
+
+void CudaBackend::write(std::byte* to, std::span<const std::byte> from) {
+  device_->use();
+  finish(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, device_->copy_stream()),
+         "wrote state");
+}
+
+void CudaBackend::read(std::span<std::byte> to, const std::byte* from) {
+  device_->use();
+  finish(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, device_->copy_stream()), "read state");
+}
+
+void CudaBackend::fill(std::byte* to, uint8_t value, size_t bytes) {
+  device_->use();
+  finish(cudaMemsetAsync(to, value, bytes, device_->copy_stream()), "filled state");
+}
+
+}  // namespace deepinfer::backend::cuda

@@ -1,0 +1,38 @@
+// The backend of NVIDIA GPUs. One GPU; the driver is found at run time, so a program with it starts without one too.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+
+namespace deepinfer::backend::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  // Errors of Device::open; kInvalidArgument for a kernel set that the GPU does not have.
+  static Result<std::unique_ptr<Backend>> create(const BackendOptions& options);
+
+  Capabilities capabilities() const override;
+  Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
+                                              const state::Registry& registry, const StepLimits& limits) override;
+  Result<std::byte*> allocate(size_t bytes, const std::string& tag) override;
+  void release(std::byte* address, size_t bytes, const std::string& tag) override;
+  void copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  void write(std::byte* to, std::span<const std::byte> from) override;
+  void read(std::span<std::byte> to, const std::byte* from) override;
+  void fill(std::byte* to, uint8_t value, size_t bytes) override;
+
+ private:
+  explicit CudaBackend(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  void finish(cudaError_t error, const char* attempted);
+
+  std::shared_ptr<Device> device_;
+  std::mutex mutex_;
+  std::map<std::byte*, DeviceBuffer> buffers_;  // guarded by mutex_
+};
+
+}  // namespace deepinfer::backend::cuda

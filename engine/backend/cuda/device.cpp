@@ -1,0 +1,170 @@
+#include "backend/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace deepinfer::backend::cuda {
+
+namespace {
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+Error unusable(std::string what, std::string remedy) {
+  return make_error(ErrorKind::kUnsupported, "cannot use the cuda backend: " + std::move(what), std::move(remedy));
+}
+
+Error no_memory(const Device& device, const std::string& tag, std::size_t bytes, cudaError_t error) {
+  (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind
+  return make_error(ErrorKind::kOutOfMemory, fmt::format("cannot allocate {} bytes of {} for {}: {}", bytes,
+                                                         device.name(), tag, error_text(error)),
+                    "another process may hold the rest; lower --max-model-len, or see what `plan` says");
+}
+
+}  // namespace
+
+std::string error_text(cudaError_t error) {
+  return fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+Device::Device(int index, std::string name)
+    : index_(index), name_(std::move(name)), ledger_(fmt::format("memory of GPU {}", index)) {}
+
+Device::~Device() {
+  use();
+  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  if (copy_stream_ != nullptr) (void)cudaStreamDestroy(copy_stream_);
+}
+
+void Device::use() const {
+  (void)cudaSetDevice(index_);
+}
+
+Result<std::shared_ptr<Device>> Device::open(int index) {
+  int driver = 0, runtime = 0, count = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  if (driver == 0)
+    return unusable("this machine has no NVIDIA driver", "install one, or choose --backend cpu");
+  if (driver / 1000 < runtime / 1000)
+    return unusable(fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}", version_text(driver),
+                                version_text(runtime / 1000 * 1000)),
+                    "install a newer driver");
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess)
+    return unusable(error_text(error), "nvidia-smi shows whether the driver sees a GPU");
+  if (index < 0 || index >= count)
+    return unusable(fmt::format("there is no GPU {}; the driver sees {}", index, count),
+                    "CUDA_VISIBLE_DEVICES may hide GPUs");
+  cudaDeviceProp properties = {};
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess)
+    return unusable(error_text(error), "");
+  std::shared_ptr<Device> device(new Device(index, properties.name));
+  device->use();
+  // Kernels are compiled ahead for named architectures; others have no code here.
+  constexpr int kBuiltFor[] = {DEEPINFER_CUDA_CAPABILITIES};
+  const int capability = properties.major * 10 + properties.minor;
+  std::string built;
+  bool known = false;
+  for (const int each : kBuiltFor) {
+    known = known || each == capability;
+    built += fmt::format("{}{}.{}", built.empty() ? "" : ", ", each / 10, each % 10);
+  }
+  if (!known)
+    return unusable(fmt::format("GPU {} is a {} of compute capability {}.{}; this program has kernels for {}", index,
+                                properties.name, properties.major, properties.minor, built),
+                    "build with -DDEEPINFER_CUDA_ARCHITECTURES for it, or choose --backend cpu");
+  device->multiprocessors_ = properties.multiProcessorCount;
+  device->total_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
+  for (cudaStream_t* stream : {&device->stream_, &device->copy_stream_})
+    if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking); error != cudaSuccess)
+      return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
+  return device;
+}
+
+void Device::note(cudaError_t error, const std::string& attempted) {
+  if (error == cudaSuccess) return;
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = fmt::format("GPU {} failed while it {}: {}", index_, attempted, error_text(error));
+  failed_ = true;
+}
+
+Result<void> Device::healthy() const {
+  if (!failed_) return {};
+  const std::lock_guard lock(mutex_);
+  return make_error(ErrorKind::kInternal, failure_, "start the program again; the driver's log (dmesg, Xid) says more");
+}
+
+// --- buffers
+
+Result<DeviceBuffer> DeviceBuffer::create(std::shared_ptr<Device> device, const std::string& tag, std::size_t bytes) {
+  DeviceBuffer buffer;
+  if (bytes == 0) return buffer;
+  DI_ASSIGN(buffer.claim_, LedgerClaim::take(device->ledger(), tag, bytes));
+  device->use();
+  void* data = nullptr;
+  if (const cudaError_t error = cudaMalloc(&data, bytes); error != cudaSuccess)
+    return no_memory(*device, tag, bytes, error);
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.size_ = bytes;
+  buffer.device_ = std::move(device);
+  return buffer;
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : device_(std::move(other.device_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      claim_(std::move(other.claim_)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(claim_, other.claim_);
+  return *this;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ == nullptr) return;
+  device_->use();
+  (void)cudaFree(data_);
+}
+
+Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<Device> device, const std::string& tag, std::size_t bytes) {
+  PinnedBuffer buffer;
+  if (bytes == 0) return buffer;
+  DI_ASSIGN(buffer.claim_, LedgerClaim::take(host_ledger(), tag, bytes));
+  device->use();
+  void* data = nullptr;
+  if (const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+      error != cudaSuccess)
+    return no_memory(*device, tag, bytes, error);
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.size_ = bytes;
+  buffer.device_ = std::move(device);
+  return buffer;
+}
+
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
+    : device_(std::move(other.device_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      claim_(std::move(other.claim_)) {}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(claim_, other.claim_);
+  return *this;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ == nullptr) return;
+  device_->use();
+  (void)cudaFreeHost(data_);
+}
+
+}  // namespace deepinfer::backend::cuda

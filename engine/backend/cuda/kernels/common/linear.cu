@@ -1,0 +1,169 @@
+#include "backend/cuda/kernels/common/linear.h"
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/common/chunk.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/plain.cuh"
+
+namespace deepinfer::backend::cuda {
+
+namespace {
+
+constexpr int kPlainTile = 16;
+constexpr int kPlainColumns = 32;
+
+__global__ void plain_kernel(StepData step, int count, PlainMatrix weight, int groups, Values x, Values y) {
+  __shared__ float xs[kPlainTile][kPlainColumns + 1];
+  __shared__ float ws[kPlainTile][kPlainColumns + 1];
+  const int rows = step.counts[count];
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kPlainTile;
+  if (first_row >= rows) return;
+  const std::int64_t first_output = static_cast<std::int64_t>(blockIdx.x) * kPlainTile;
+  const std::int64_t slice = first_output / (weight.n / groups) * weight.k;
+  const int tx = static_cast<int>(threadIdx.x) % kPlainTile, ty = static_cast<int>(threadIdx.x) / kPlainTile;
+  double sum = 0.0;
+  for (std::int64_t c0 = 0; c0 < weight.k; c0 += kPlainColumns) {
+    for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainColumns; i += kPlainTile * kPlainTile) {
+      const int r = i / kPlainColumns, c = i % kPlainColumns;
+      const bool inside = c0 + c < weight.k;
+      xs[r][c] = inside && first_row + r < rows ? value_at(x, (first_row + r) * x.columns + slice + c0 + c) : 0.0f;
+      ws[r][c] = inside && first_output + r < weight.n ? plain_value(weight, first_output + r, c0 + c) : 0.0f;
+    }
+    __syncthreads();
+    for (int c = 0; c < kPlainColumns; ++c)
+      sum += static_cast<double>(xs[ty][c]) * static_cast<double>(ws[tx][c]);
+    __syncthreads();
+  }
+  if (first_row + ty < rows && first_output + tx < weight.n)
+    put_value(y, (first_row + ty) * y.columns + first_output + tx, static_cast<float>(sum));
+}
+
+// --- packed weights
+
+constexpr int kWarps = 8;
+
+// What a launch of linear_few has: parts, and where each one's groups of tiles begin in the grid.
+struct FewPlan {
+  LinearParts parts;
+  int first_block[kMostParts + 1];
+  int tiles_each[kMostParts];  // tiles of 16 outputs a block
+};
+
+template <PackedCode kCode, int kRowTiles>
+__device__ void few_block(const LinearPart& part, int first_tile, int tiles, int rows, int first_row, const Values& x,
+                          float* partials) {
+  const PackedMatrix& matrix = part.weight;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
+  constexpr int kPartial = kTileOutputs * 8 * kRowTiles;
+  const auto* input = static_cast<const __nv_bfloat16*>(x.data);
+  const int tiles_of_group = matrix.tiles() / part.groups;
+  for (int unit = warp; unit < tiles * chunks; unit += kWarps) {
+    const int tile = first_tile + unit / chunks, chunk = unit % chunks;
+    const int columns = min(kChunk, matrix.k_padded - chunk * kChunk);
+    constexpr int kColumns = unit_columns(kCode);
+    ChunkWeights<kCode> weights;
+    weights.load(matrix, matrix.units, matrix.scales, tile, chunk * (kChunk / kColumns), columns / kColumns, lane);
+    const std::int64_t slice = static_cast<std::int64_t>(tile / tiles_of_group) * matrix.k;
+    const auto operand = [&](int j, int column) -> std::uint32_t {
+      const int row = first_row + j * 8 + lane / 4;
+      const int at = chunk * kChunk + column;
+      if (row >= rows || at >= matrix.k) return 0;
+      return *reinterpret_cast<const std::uint32_t*>(input + row * x.columns + slice + at);
+    };
+    float sums[kRowTiles][4];
+    multiply_chunk<kCode, kRowTiles>(weights, columns, lane, operand, sums);
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] = sums[j][i];
+  }
+  __syncthreads();
+  for (int at = static_cast<int>(threadIdx.x); at < tiles * kPartial; at += kWarps * 32) {
+    const int tile = at / kPartial, place = at % kPartial;
+    const int row = first_row + place / kTileOutputs;
+    const int output = (first_tile + tile) * kTileOutputs + place % kTileOutputs;
+    if (row >= rows || output >= matrix.n) continue;
+    float total = partials[tile * chunks * kPartial + place];
+    for (int chunk = 1; chunk < chunks; ++chunk)
+      total += partials[(tile * chunks + chunk) * kPartial + place];
+    put_value(part.y, row * part.y.columns + output, total);
+  }
+}
+
+template <int kRowTiles>
+__global__ void __launch_bounds__(kWarps * 32) few_kernel(StepData step, int count, FewPlan plan, Values x) {
+  extern __shared__ float partials[];
+  const int rows = step.counts[count];
+  const int first_row = static_cast<int>(blockIdx.y) * 8 * kRowTiles;
+  if (first_row >= rows) return;
+  int p = 0;
+  while (static_cast<int>(blockIdx.x) >= plan.first_block[p + 1])
+    ++p;
+  const LinearPart& part = plan.parts.part[p];
+  const int first_tile = (static_cast<int>(blockIdx.x) - plan.first_block[p]) * plan.tiles_each[p];
+  const int tiles = min(plan.tiles_each[p], part.weight.tiles() - first_tile);
+  switch (part.weight.code) {
+    case PackedCode::kBf16:
+      few_block<PackedCode::kBf16, kRowTiles>(part, first_tile, tiles, rows, first_row, x, partials);
+      break;
+    case PackedCode::kFp8:
+      few_block<PackedCode::kFp8, kRowTiles>(part, first_tile, tiles, rows, first_row, x, partials);
+      break;
+    case PackedCode::kFp4:
+      few_block<PackedCode::kFp4, kRowTiles>(part, first_tile, tiles, rows, first_row, x, partials);
+      break;
+  }
+}
+
+// Tiles a block, so that its warps all have a chunk and the grid still fills the chip.
+int tiles_of_block(const PackedMatrix& matrix) {
+  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
+  int tiles = 1;
+  while (tiles < 4 && tiles * chunks < 2 * kWarps && matrix.tiles() / (2 * tiles) >= 264)
+    tiles *= 2;
+  return tiles;
+}
+
+template <int kRowTiles>
+void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, cudaStream_t stream) {
+  FewPlan plan = {};
+  plan.parts = parts;
+  std::size_t shared = 0;
+  for (int p = 0; p < parts.count; ++p) {
+    const PackedMatrix& matrix = parts.part[p].weight;
+    plan.tiles_each[p] = tiles_of_block(matrix);
+    const int blocks = (matrix.tiles() + plan.tiles_each[p] - 1) / plan.tiles_each[p];
+    plan.first_block[p + 1] = plan.first_block[p] + blocks;
+    const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
+    shared = std::max(shared, sizeof(float) * kTileOutputs * 8 * kRowTiles * static_cast<std::size_t>(
+                                                  plan.tiles_each[p] * chunks));
+  }
+  if (shared > 48 * 1024)
+    (void)cudaFuncSetAttribute(few_kernel<kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared));
+  launch(few_kernel<kRowTiles>,
+         dim3(static_cast<unsigned>(plan.first_block[parts.count]), blocks_for(rows.most, 8 * kRowTiles)), kWarps * 32,
+         shared, stream, step, rows.count, plan, x);
+}
+
+}  // namespace
+
+void linear_plain(const StepData& step, RowSpace rows, PlainMatrix weight, int groups, Values x, Values y,
+                  cudaStream_t stream) {
+  launch(plain_kernel, dim3(blocks_for(weight.n, kPlainTile), blocks_for(rows.most, kPlainTile)),
+         kPlainTile * kPlainTile, 0, stream, step, rows.count, weight, groups, x, y);
+}
+
+void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, cudaStream_t stream) {
+  if (rows.most <= 8)
+    launch_few<1>(step, rows, parts, x, stream);
+  else if (rows.most <= 16)
+    launch_few<2>(step, rows, parts, x, stream);
+  else
+    launch_few<4>(step, rows, parts, x, stream);
+}
+
+}  // namespace deepinfer::backend::cuda

@@ -1,0 +1,62 @@
+// Encoding and decoding of single channels of a record (tensor/quantise.h, backend/common/record.cpp).
+#pragma once
+
+#include "backend/cuda/kernels/common/device.cuh"
+
+namespace deepinfer::backend::cuda {
+
+__device__ inline int quantised_channels(const RecordShape& shape) {
+  return shape.code == RecordCode::kFp8 ? shape.quantised
+         : shape.code == RecordCode::kMxfp4 || shape.code == RecordCode::kNvfp4 ? shape.channels
+                                                                                : 0;
+}
+
+__device__ inline std::uint8_t scale_byte_of(RecordCode code, float largest) {
+  const bool finite = __float_as_uint(largest) < 0x7f800000u;
+  switch (code) {
+    case RecordCode::kFp8:
+      return finite ? ue8m0_at_least(__fmul_rn(fmaxf(largest, 1e-4f), 1.0f / 448.0f)) : 255;
+    case RecordCode::kMxfp4:
+      return finite ? ue8m0_at_least(__fmul_rn(fmaxf(largest, 6.0f * 0x1p-126f), 1.0f / 6.0f)) : 255;
+    default: return finite ? e4m3_code(fminf(fmaxf(__fdiv_rn(largest, 6.0f), 0x1p-9f), 448.0f)) : 0x7f;
+  }
+}
+__device__ inline float scale_value_of(RecordCode code, std::uint8_t byte) {
+  return code == RecordCode::kNvfp4 ? e4m3_value(byte) : ue8m0_value(byte);
+}
+
+// Group `index` of a row whose channels at(c) gives: calls take(channel, code, scale) for each and returns the scale's byte.
+// The last group is shorter where the width is no multiple of it. A group with an infinity or a NaN gets a NaN scale.
+template <class At, class Take>
+__device__ inline std::uint8_t encode_group(const RecordShape& shape, int index, At at, Take take) {
+  const int first = index * shape.group;
+  const int end = min(first + shape.group, quantised_channels(shape));
+  std::uint32_t bits = 0;  // compared as integers: infinity and NaN above all numbers
+  for (int c = first; c < end; ++c)
+    bits = max(bits, __float_as_uint(at(c)) & 0x7fffffffu);
+  const std::uint8_t byte = scale_byte_of(shape.code, __uint_as_float(bits));
+  const float scale = scale_value_of(shape.code, byte);
+  for (int c = first; c < end; ++c)
+    take(c, shape.code == RecordCode::kFp8 ? e4m3_code(__fdiv_rn(at(c), scale)) : e2m1_code(at(c), scale), scale);
+  return byte;
+}
+
+// Channel c of a stored record.
+__device__ inline float decoded(const RecordShape& shape, const RecordAddress& record, int c) {
+  switch (shape.code) {
+    case RecordCode::kF32: return reinterpret_cast<const float*>(record.codes)[c];
+    case RecordCode::kBf16: return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(record.codes)[c]);
+    case RecordCode::kFp8: {
+      if (c < shape.quantised)
+        return __fmul_rn(e4m3_value(record.codes[c]), ue8m0_value(record.scales[c / shape.group]));
+      const int at = c - shape.quantised;
+      return shape.tail_f32 ? reinterpret_cast<const float*>(record.tails)[at]
+                            : __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(record.tails)[at]);
+    }
+    default:
+      return __fmul_rn(e2m1_value(record.codes[c / 2] >> (4 * (c % 2))),
+                       scale_value_of(shape.code, record.scales[c / shape.group]));
+  }
+}
+
+}  // namespace deepinfer::backend::cuda

@@ -1,0 +1,201 @@
+#include "backend/cuda/kernels/common/device.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/plain.cuh"
+#include "backend/cuda/kernels/common/streams.h"
+
+namespace deepinfer::backend::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void embed_kernel(StepData step, PlainMatrix table, Values x) {
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (row >= step.counts[kTokenCount]) return;
+  const int given = step.embed_of[row];
+  const std::int64_t id = step.ids[row];
+  for (std::int64_t c = threadIdx.x; c < x.columns; c += kThreads)
+    put_value(x, row * x.columns + c,
+              given >= 0 ? step.embeds[given * x.columns + c] : plain_value(table, id, c));
+}
+
+__global__ void broadcast_kernel(StepData step, int count, Values x, int streams, Values h) {
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (row >= step.counts[count]) return;
+  for (std::int64_t c = threadIdx.x; c < x.columns; c += kThreads) {
+    const float value = value_at(x, row * x.columns + c);
+    for (int s = 0; s < streams; ++s)
+      put_value(h, (row * streams + s) * x.columns + c, value);
+  }
+}
+
+__global__ void gather_kernel(StepData step, RowSpace rows, RowAxis from_axis, const std::uint32_t* from,
+                              std::uint32_t* to, int words) {
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (row >= step.counts[rows.count]) return;
+  std::int64_t source = row;
+  if (from_axis != rows.axis)
+    source = from_axis == RowAxis::kTokens ? token_row(step, rows.axis, static_cast<int>(row))
+                                           : step.logit_rows[row];
+  for (int c = threadIdx.x; c < words; c += kThreads)
+    to[row * words + c] = from[source * words + c];
+}
+
+constexpr std::int32_t kImageFlag = 1 << 30;  // state::kImageFlag
+
+__global__ void history_kernel(StepData step, RecordPlace place) {
+  if (static_cast<int>(blockIdx.x) >= step.counts[kSequenceCount]) return;
+  const SequenceData sequence = step.sequences[blockIdx.x];
+  const int first = max(0, sequence.tokens - place.rows);
+  for (int i = first + static_cast<int>(threadIdx.x); i < sequence.tokens; i += static_cast<int>(blockDim.x)) {
+    const int row = sequence.first_token_row + i;
+    const std::int32_t id = step.ids[row];
+    *reinterpret_cast<std::int32_t*>(ring_record(sequence, place, sequence.start + i).codes) =
+        step.image[row] ? (id | kImageFlag) : id;
+  }
+}
+
+__global__ void rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors, float eps,
+                                Values y) {
+  __shared__ double scratch[kThreads / 32];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / vectors;
+  if (row >= step.counts[count]) return;
+  const std::int64_t size = x.columns / vectors;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * size;
+  double squares = 0.0;
+  for (std::int64_t c = threadIdx.x; c < size; c += kThreads) {
+    const double value = value_at(x, first + c);
+    squares += value * value;
+  }
+  const auto total = static_cast<float>(block_sum<kThreads>(squares, scratch));
+  const float factor = rsqrt_exact(__fadd_rn(__fdiv_rn(total, static_cast<float>(size)), eps));
+  for (std::int64_t c = threadIdx.x; c < size; c += kThreads) {
+    const float scaled = __fmul_rn(value_at(x, first + c), factor);
+    put_value(y, first + c, weight == nullptr ? scaled : __fmul_rn(weight[c], scaled));
+  }
+}
+
+// --- Engram
+
+__global__ void engram_rows_kernel(StepData step, EngramTable table, RecordPlace history, std::int32_t* out) {
+  const auto row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= step.counts[kTokenCount]) return;
+  const SequenceData sequence = step.sequences[step.sequence_of[row]];
+  const std::int64_t position = step.positions[row];
+  const std::int64_t pad = table.token_map[table.pad_id];
+  bool blocked = false;  // sticky: nothing behind a dead position counts
+  std::int64_t hash = 0;
+  for (int k = 0; k < table.orders; ++k) {
+    const std::int64_t at = position - k;
+    std::int64_t id = pad;
+    if (at < 0) {
+      blocked = true;
+    } else if (!blocked) {
+      std::int32_t token;
+      if (at >= sequence.start) {
+        token = step.ids[row - k];
+        blocked = step.image[row - k] != 0;
+      } else {
+        token = *reinterpret_cast<const std::int32_t*>(ring_record(sequence, history, at).codes);
+        blocked = (token & kImageFlag) != 0;
+        token &= ~kImageFlag;
+      }
+      // A history that names no token is broken state: make it show instead of reading past the map.
+      if (token < 0 || token >= table.vocab) __trap();
+      if (!blocked) id = table.token_map[token];
+    }
+    const std::int64_t product = (blocked ? pad : id) * table.multipliers[k];
+    hash = k == 0 ? product : hash ^ product;
+    if (k == 0) continue;
+    for (int head = 0; head < table.heads; ++head) {
+      const int column = (k - 1) * table.heads + head;
+      out[static_cast<std::int64_t>(row) * (table.orders - 1) * table.heads + column] =
+          static_cast<std::int32_t>(hash % table.primes[column] + table.offsets[column]);
+    }
+  }
+}
+
+__global__ void engram_gather_kernel(StepData step, int count, PlainMatrix table, const std::int32_t* indices,
+                                     int columns, Values out) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / columns;
+  if (row >= step.counts[count]) return;
+  const std::int64_t index = indices[blockIdx.x];
+  for (std::int64_t c = threadIdx.x; c < table.k; c += blockDim.x)
+    put_value(out, static_cast<std::int64_t>(blockIdx.x) * table.k + c, plain_value(table, index, c));
+}
+
+__global__ void engram_mix_kernel(StepData step, RowSpace rows, HcShape shape, const float* q_weight,
+                                  const float* k_weight, float eps, Values h, Values kv, Values mixed) {
+  __shared__ double scratch[kThreads / 32];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / shape.streams;
+  const int stream = static_cast<int>(blockIdx.x) % shape.streams;
+  if (row >= step.counts[rows.count]) return;
+  const std::int64_t width = shape.hidden;
+  const std::int64_t own = row * shape.streams * width + stream * width;
+  const std::int64_t key = row * (shape.streams + 1) * width + stream * width;
+  const std::int64_t value = row * (shape.streams + 1) * width + shape.streams * width;
+  double dot = 0.0, stream_squares = 0.0, key_squares = 0.0;
+  for (std::int64_t c = threadIdx.x; c < width; c += kThreads) {
+    const double s = value_at(h, own + c), k = value_at(kv, key + c);
+    dot += s * q_weight[stream * width + c] * k_weight[stream * width + c] * k;
+    stream_squares += s * s;
+    key_squares += k * k;
+  }
+  const auto f = static_cast<float>(width);
+  const auto dot_sum = static_cast<float>(block_sum<kThreads>(dot, scratch));
+  const float stream_mean = __fdiv_rn(static_cast<float>(block_sum<kThreads>(stream_squares, scratch)), f);
+  const float key_mean = __fdiv_rn(static_cast<float>(block_sum<kThreads>(key_squares, scratch)), f);
+  float score = __fmul_rn(dot_sum, rsqrt_exact(__fadd_rn(stream_mean, eps)));
+  score = __fmul_rn(__fmul_rn(score, rsqrt_exact(__fadd_rn(key_mean, eps))), rsqrt_exact(f));
+  const float root = __fsqrt_rn(fmaxf(fabsf(score), 1e-6f));
+  const bool dead = step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
+  const float gate = dead ? 0.0f : sigmoid_exact(score < 0.0f ? -root : root);
+  for (std::int64_t c = threadIdx.x; c < width; c += kThreads)
+    put_value(mixed, own + c, __fadd_rn(value_at(h, own + c), __fmul_rn(gate, value_at(kv, value + c))));
+}
+
+}  // namespace
+
+void embed(const StepData& step, RowSpace rows, PlainMatrix table, Values x, cudaStream_t stream) {
+  launch(embed_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, table, x);
+}
+
+void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h, cudaStream_t stream) {
+  launch(broadcast_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, x, streams,
+         h);
+}
+
+void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to, int words,
+                 cudaStream_t stream) {
+  launch(gather_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, from_axis,
+         static_cast<const std::uint32_t*>(from), static_cast<std::uint32_t*>(to), words);
+}
+
+void write_history(const StepData& step, int sequences, RecordPlace place, cudaStream_t stream) {
+  launch(history_kernel, dim3(static_cast<unsigned>(sequences)), 32, 0, stream, step, place);
+}
+
+void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps, Values y,
+              cudaStream_t stream) {
+  launch(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kThreads, 0, stream, step, rows.count, x,
+         weight, vectors, eps, y);
+}
+
+void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history, std::int32_t* out,
+                 cudaStream_t stream) {
+  launch(engram_rows_kernel, dim3(blocks_for(rows.most, 64)), 64, 0, stream, step, table, history, out);
+}
+
+void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices, int columns,
+                   Values out, cudaStream_t stream) {
+  launch(engram_gather_kernel, dim3(static_cast<unsigned>(rows.most * columns)), 128, 0, stream, step, rows.count,
+         table, indices, columns, out);
+}
+
+void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight, const float* k_weight,
+                float eps, Values h, Values kv, Values mixed, cudaStream_t stream) {
+  launch(engram_mix_kernel, dim3(static_cast<unsigned>(rows.most * shape.streams)), kThreads, 0, stream, step, rows,
+         shape, q_weight, k_weight, eps, h, kv, mixed);
+}
+
+}  // namespace deepinfer::backend::cuda

@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+
+#include "backend/cuda/kernels/common/linear.h"
+#include "backend/cuda/ops.h"
+
+namespace deepinfer::backend::cuda {
+
+using graph::Node;
+using graph::Op;
+
+namespace {
+
+// Packed weights need bf16 input and whole words of it; everything else is multiplied plainly.
+bool packs(const Prepare& prepare, const Node& node) {
+  const std::int64_t k = prepare.weights.weight(node.weights[0]).k;
+  return prepare.weights.packable(node.weights[0]) &&
+         prepare.value(node.inputs[0]).type == graph::ElementType::kBf16 && k % 2 == 0;
+}
+
+int groups_of(const Prepare& prepare, const Node& node) {
+  if (node.op != Op::kGroupedLinear) return 1;
+  return static_cast<int>(columns_of(prepare.value(node.inputs[0])) / prepare.weights.weight(node.weights[0]).k);
+}
+
+Result<void> check_groups(const Prepare& prepare, const Node& node, int groups) {
+  const graph::Weight& weight = prepare.weights.weight(node.weights[0]);
+  if (groups >= 1 && weight.n % groups == 0 && weight.n / groups % kTileOutputs == 0) return {};
+  if (groups == 1) return {};
+  return make_error(ErrorKind::kUnsupported,
+                    fmt::format("cannot compile {}: {} groups of {} outputs; each needs a multiple of {}", weight.name,
+                                groups, groups > 0 ? weight.n / groups : 0, kTileOutputs));
+}
+
+Result<DeviceOp> plain_product(const Prepare& prepare, const Node& node) {
+  DI_ASSIGN(const PlainMatrix weight, prepare.weights.plain(node.weights[0]));
+  const Values x = prepare.values(node.inputs[0]), y = prepare.values(node.outputs[0]);
+  const int groups = groups_of(prepare, node);
+  const RowSpace rows = prepare.space_of(node.outputs[0]);
+  return DeviceOp([=, step = &prepare.step](const Launch& launch) {
+    linear_plain(step->data(), launch.sized(rows), weight, groups, x, y, launch.stream);
+  });
+}
+
+Result<void> add_part(const Prepare& prepare, const Node& node, LinearParts& parts) {
+  DI_ASSIGN(const PackedStack weight, prepare.weights.packed(node.weights[0]));
+  parts.part[parts.count++] = {weight.matrix, prepare.values(node.outputs[0]), groups_of(prepare, node)};
+  return {};
+}
+
+DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearParts& parts) {
+  const Values x = prepare.values(node.inputs[0]);
+  const RowSpace rows = prepare.space_of(node.outputs[0]);
+  return [=, step = &prepare.step](const Launch& launch) {
+    linear_few(step->data(), launch.sized(rows), parts, x, launch.stream);
+  };
+}
+
+}  // namespace
+
+Result<DeviceOp> prepare_linear(const Prepare& prepare, const Node& node) {
+  std::vector<const Node*> nodes = {&node};
+  if (node.op == Op::kFusedLinears) {
+    nodes.clear();
+    for (const int part : std::get<graph::FusedAttributes>(node.attributes).parts)
+      nodes.push_back(&prepare.graph.fused_parts[static_cast<std::size_t>(part)]);
+  }
+  std::vector<DeviceOp> launches;
+  LinearParts parts;
+  const Node* first = nullptr;
+  for (const Node* part : nodes) {
+    DI_TRY(check_groups(prepare, *part, groups_of(prepare, *part)));
+    if (!packs(prepare, *part)) {
+      DI_ASSIGN(DeviceOp op, plain_product(prepare, *part));
+      launches.push_back(std::move(op));
+      continue;
+    }
+    first = part;
+    DI_TRY(add_part(prepare, *part, parts));
+    if (parts.count == kMostParts) {
+      launches.push_back(packed_product(prepare, *first, parts));
+      parts = {};
+    }
+  }
+  if (parts.count > 0) launches.push_back(packed_product(prepare, *first, parts));
+  if (launches.size() == 1) return std::move(launches.front());
+  return DeviceOp([launches = std::move(launches)](const Launch& launch) {
+    for (const DeviceOp& op : launches)
+      op(launch);
+  });
+}
+
+}  // namespace deepinfer::backend::cuda

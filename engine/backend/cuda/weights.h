@@ -1,0 +1,52 @@
+// Weights of a graph in device memory, each made on first request and shared by the nodes that use it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernels/common/experts.h"
+#include "base/result.h"
+#include "graph/graph.h"
+
+namespace deepinfer::backend::cuda {
+
+class DeviceWeights {
+ public:
+  DeviceWeights(std::shared_ptr<Device> device, const graph::Graph& graph) : device_(std::move(device)), graph_(graph) {}
+
+  const graph::Weight& weight(graph::WeightId id) const { return graph_.weights[static_cast<std::size_t>(id)]; }
+  // Part 0 as f32, row-major; for vectors and hyper-connection matrices.
+  Result<const float*> values(graph::WeightId id);
+  // An integer weight, all rows.
+  Result<const std::int32_t*> integers(graph::WeightId id);
+  // Part 0 in the checkpoint's layout.
+  Result<PlainMatrix> plain(graph::WeightId id);
+  // All parts in the checkpoint's layout.
+  Result<PlainStack> plain_stack(graph::WeightId id);
+  // All parts as packed units. kFormat names the weight when it holds codes or scales that packed units have no value for.
+  Result<PackedStack> packed(graph::WeightId id);
+  bool packable(graph::WeightId id) const;
+
+  // Device bytes held so far.
+  std::int64_t bytes() const;
+
+ private:
+  Result<std::byte*> keep(std::size_t bytes);
+  Result<std::byte*> upload(const void* from, std::size_t bytes);
+  Result<PlainMatrix> upload_part(const graph::Weight& weight, const graph::WeightPart& part);
+
+  std::shared_ptr<Device> device_;
+  const graph::Graph& graph_;
+  std::vector<DeviceBuffer> buffers_;
+  std::map<graph::WeightId, const float*> values_;
+  std::map<graph::WeightId, const std::int32_t*> integers_;
+  std::map<graph::WeightId, PlainStack> plain_;
+  std::map<graph::WeightId, PlainMatrix> plain_first_;
+  std::map<graph::WeightId, PackedStack> packed_;
+};
+
+}  // namespace deepinfer::backend::cuda
