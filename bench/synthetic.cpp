@@ -18,22 +18,19 @@ namespace deepinfer::bench {
 
 namespace {
 
-constexpr int kLayers = 8;
-constexpr int kExperts = 16;
 constexpr int kExpertsPerToken = 6;
-constexpr int kVocab = 16384;
 
 constexpr const char* kV4Config = R"({
   "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
-  "vocab_size": 16384, "hidden_size": 4096, "moe_intermediate_size": 2048, "num_hidden_layers": 8,
+  "vocab_size": @VOCAB@, "hidden_size": 4096, "moe_intermediate_size": 2048, "num_hidden_layers": @LAYERS@,
   "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64,
   "q_lora_rank": 1024, "o_lora_rank": 1024, "o_groups": 8, "hidden_act": "silu", "swiglu_limit": 10.0,
   "rms_norm_eps": 1e-6, "max_position_embeddings": 1048576, "rope_theta": 10000, "compress_rope_theta": 160000,
   "rope_scaling": {"type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1,
                    "original_max_position_embeddings": 65536},
-  "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 6, "num_hash_layers": 0,
+  "n_routed_experts": @EXPERTS@, "n_shared_experts": 1, "num_experts_per_tok": 6, "num_hash_layers": 0,
   "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 1.5,
-  "sliding_window": 128, "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 128, 0],
+  "sliding_window": 128, "compress_ratios": [@RATIOS@],
   "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
   "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "num_nextn_predict_layers": 1, "expert_dtype": "fp4",
   "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "tie_word_embeddings": false,
@@ -43,24 +40,48 @@ constexpr const char* kV4Config = R"({
 
 constexpr const char* kV41Config = R"({
   "architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41", "dtype": "bfloat16",
-  "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": 16000,
+  "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": @IMAGE@,
   "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32],
                           "scale_fmt": "ue8m0", "expert_dtype": "fp4"},
   "text_config": {
-    "model_type": "deepseek_v41_text", "vocab_size": 16384, "hidden_size": 5120, "moe_intermediate_size": 2304,
-    "num_hidden_layers": 8, "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512,
+    "model_type": "deepseek_v41_text", "vocab_size": @VOCAB@, "hidden_size": 5120, "moe_intermediate_size": 2304,
+    "num_hidden_layers": @LAYERS@, "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512,
     "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_lora_rank": 1024, "o_groups": 8, "hidden_act": "silu",
     "swiglu_limit": 10.0, "rms_norm_eps": 1e-20, "tie_word_embeddings": false, "max_position_embeddings": 1048576,
     "rope_theta": 10000, "compress_rope_theta": 160000,
     "rope_scaling": {"rope_type": "yarn", "factor": 16, "beta_fast": 32, "beta_slow": 1,
                      "original_max_position_embeddings": 65536},
-    "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 6, "scoring_func": "sqrtsoftplus",
+    "n_routed_experts": @EXPERTS@, "n_shared_experts": 1, "num_experts_per_tok": 6, "scoring_func": "sqrtsoftplus",
     "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 1.5, "sliding_window": 128,
-    "compress_ratios": [0, 0, 2, 2, 1, 1, 1, 1], "kv_source_layer_ids": [2, 4], "index_source_layer_ids": [2, 4, 6],
-    "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512, "candidate_source_layer_id": 4,
+    "compress_ratios": [@RATIOS@], "kv_source_layer_ids": [2, @HALF@], "index_source_layer_ids": [2, @HALF@, @LATER@],
+    "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512, "candidate_source_layer_id": @HALF@,
     "candidate_topk_blocks": 2048, "candidate_block_size": 8, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
     "engram_layer_ids": [], "num_nextn_predict_layers": 0}
 })";
+
+// Fills a text's @NAMES@. V4.1: two plain layers, ratio 2 up to the middle, ratio 1 from there; V4: ratios 4 and 128 in turn.
+std::string config_text(Family family, const SyntheticSize& size) {
+  const int half = size.layers / 2;
+  std::string ratios;
+  for (int layer = 0; layer < size.layers + (family == Family::kV4 ? 1 : 0); ++layer) {
+    int ratio = 0;
+    if (layer >= 2 && layer < size.layers)
+      ratio = family == Family::kV4 ? (layer % 2 == 0 ? 4 : 128) : (layer < half ? 2 : 1);
+    ratios += fmt::format("{}{}", layer == 0 ? "" : ", ", ratio);
+  }
+  const std::pair<std::string, std::string> names[] = {{"@VOCAB@", std::to_string(size.vocab)},
+                                                       {"@IMAGE@", std::to_string(size.vocab - 384)},
+                                                       {"@LAYERS@", std::to_string(size.layers)},
+                                                       {"@EXPERTS@", std::to_string(size.experts)},
+                                                       {"@HALF@", std::to_string(half)},
+                                                       {"@LATER@", std::to_string(half + 2)},
+                                                       {"@RATIOS@", ratios}};
+  std::string text = family == Family::kV4 ? kV4Config : kV41Config;
+  for (const auto& [name, value] : names)
+    for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name))
+      text.replace(at, name.size(), value);
+  return text;
+}
 
 // Bytes of `size` elements of a format with plausible values; one pool a format serves all weights.
 std::vector<std::byte> random_pool(graph::WeightFormat format, std::size_t bytes, std::mt19937& random) {
@@ -134,7 +155,7 @@ void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
 }
 
 // What one token reads and multiplies: whole matrices, and of an expert stack the experts that a token uses.
-void count_work(Synthetic& synthetic, const graph::Graph& graph) {
+void count_work(Synthetic& synthetic, const graph::Graph& graph, int vocab) {
   std::vector<bool> counted(graph.weights.size(), false);
   const auto count = [&](const graph::Node& node) {
     const bool matrices = node.op == graph::Op::kLinear || node.op == graph::Op::kGroupedLinear ||
@@ -148,7 +169,7 @@ void count_work(Synthetic& synthetic, const graph::Graph& graph) {
       const auto parts = static_cast<std::int64_t>(weight.parts.size());
       const std::int64_t used = parts > 1 ? kExpertsPerToken : 1;
       synthetic.token_bytes += weight.bytes() / parts * used;
-      if (weight.n != kVocab) synthetic.token_multiplies += weight.n * weight.k * used;
+      if (weight.n != vocab) synthetic.token_multiplies += weight.n * weight.k * used;
     }
   };
   for (const graph::Node& node : graph.nodes)
@@ -179,11 +200,11 @@ std::int64_t Synthetic::attention_multiplies(std::int64_t tokens) const {
   return total;
 }
 
-Result<std::unique_ptr<Synthetic>> make_synthetic(Family family) {
+Result<std::unique_ptr<Synthetic>> make_synthetic(Family family, const SyntheticSize& size) {
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() /
       fmt::format("deepinfer-bench-{}-{}.json", getpid(), static_cast<int>(family));
-  std::ofstream(path) << (family == Family::kV4 ? kV4Config : kV41Config);
+  std::ofstream(path) << config_text(family, size);
   auto model = model::load_config_only(path, {});
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
@@ -191,11 +212,11 @@ Result<std::unique_ptr<Synthetic>> make_synthetic(Family family) {
   auto synthetic = std::make_unique<Synthetic>();
   auto graph = std::make_shared<graph::Graph>(*model->graph);
   fill_weights(*synthetic, *graph);
-  count_work(*synthetic, *graph);
+  count_work(*synthetic, *graph, size.vocab);
   synthetic->description =
       fmt::format("{} widths: hidden {}, {} layers, {} of {} experts of width {}, vocabulary {}",
-                  family == Family::kV4 ? "V4" : "V4.1", model->config.hidden, kLayers, kExpertsPerToken,
-                  kExperts, model->config.intermediate, kVocab);
+                  family == Family::kV4 ? "V4" : "V4.1", model->config.hidden, size.layers, kExpertsPerToken,
+                  size.experts, model->config.intermediate, size.vocab);
   synthetic->model = std::move(*model);
   synthetic->model.graph = std::move(graph);
   return synthetic;

@@ -27,8 +27,14 @@ struct Synthetic {
   std::int64_t attention_multiplies(std::int64_t tokens) const;
 };
 
-// Widths of V4-Flash or V4.1-Flash (backbone.md 1), 8 layers, 16 experts of which 6 are used, vocabulary 16384, without
-// Engram and hash layers.
-Result<std::unique_ptr<Synthetic>> make_synthetic(Family family);
+// How much of the released model a synthetic one has.
+struct SyntheticSize {
+  int layers = 8;  // at least 8
+  int experts = 16;
+  int vocab = 16384;
+};
+
+// Widths of V4-Flash or V4.1-Flash (backbone.md 1), 6 experts a token, without Engram and hash layers.
+Result<std::unique_ptr<Synthetic>> make_synthetic(Family family, const SyntheticSize& size = {});
 
 }  // namespace deepinfer::bench

@@ -78,13 +78,17 @@ void describe_machine(const Options& options, Report& report) {
     report.fault("settings", "environment", settings.error());
     return;
   }
-  for (const char* name : {"cpu", "reference"}) {
+  for (const std::string name : {"cpu", "reference", "cuda"}) {
     backend::BackendOptions backend_options;
     backend_options.threads = static_cast<int>(settings->integer("threads"));
-    if (std::string(name) == "cpu") backend_options.kernels = settings->text("kernels");
+    if (name == "cpu") backend_options.kernels = settings->text("kernels");
     const auto device = backend::create(name, backend_options);
     if (!device) {
-      report.fault("backend", name, device.error());
+      // A machine without a GPU is no fault.
+      if (name == "cuda")
+        report.add("backend", name, device.error().message());
+      else
+        report.fault("backend", name, device.error());
       continue;
     }
     const auto capabilities = (*device)->capabilities();

@@ -73,7 +73,7 @@ Result<runtime::LoadOptions> EngineChoice::load_options() const {
   const bool f32 = settings.text("precision") == "f32" || (for_score_ && !settings.given("precision"));
   options.build.precision = f32 ? graph::Precision::kF32 : graph::Precision::kBf16;
   options.build.kv_quant = settings.enabled("kv_quant");
-  if (!settings.text("backend").empty()) options.backend = settings.text("backend");
+  options.backend = settings.text("backend").empty() ? backend::best_available() : settings.text("backend");
   options.backend_options.threads = static_cast<int>(settings.integer("threads"));
   options.backend_options.kernels = settings.text("kernels");
   options.max_model_len = settings.integer("max_model_len");

@@ -102,6 +102,8 @@ class Backend {
                                                       const StepLimits& limits) = 0;
   // Memory for blocks and private state, zeroed, huge pages where the system has them.
   virtual Result<std::byte*> allocate(size_t bytes, const std::string& tag) = 0;
+  // Bytes that a program may plan with in the memory that steps run in; 0: that is the host's, ask there.
+  virtual int64_t memory_budget() const { return 0; }
   // Bytes of memory that this many take: allocations come in whole pages.
   virtual size_t taken_by(size_t bytes) const { return bytes; }
   virtual void release(std::byte* address, size_t bytes, const std::string& tag) = 0;
@@ -117,6 +119,8 @@ class Backend {
   virtual void fill(std::byte* to, uint8_t value, size_t bytes) { std::memset(to, value, bytes); }
 };
 
+// The one that computes fastest here: "cuda" where this build has it and a GPU can be used, else "cpu".
+std::string best_available();
 // "reference", "cpu" or, in a build with CUDA, "cuda". kUnsupported names the ones this build has, or says what the device
 // lacks.
 Result<std::unique_ptr<Backend>> create(const std::string& name, const BackendOptions& options);

@@ -9,6 +9,13 @@
 
 namespace deepinfer::backend {
 
+std::string best_available() {
+#ifdef DEEPINFER_HAS_CUDA
+  if (cuda::Device::open(0).ok()) return "cuda";
+#endif
+  return "cpu";
+}
+
 Result<std::unique_ptr<Backend>> create(const std::string& name, const BackendOptions& options) {
   if (options.threads < 0)
     return make_error(ErrorKind::kInvalidArgument, fmt::format("{} threads", options.threads), "0 means all");

@@ -97,9 +97,8 @@ void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
     plan.items.push_back({part.tag, part.bytes, {}});
 }
 
-// What `bytes` take of the device that is to hold them; as they are while there is none yet.
+// What `bytes` take of the device that is to hold them.
 std::int64_t taken_by(const backend::Backend* device, std::int64_t bytes) {
-  if (device == nullptr) return bytes;
   return static_cast<std::int64_t>(device->taken_by(static_cast<std::size_t>(bytes)));
 }
 
@@ -167,8 +166,12 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
         "lower --max-model-len");
   }
   Loaded loaded;
+  Core& core = loaded.core;
+  DI_ASSIGN(core.device, backend::create(options.backend, options.backend_options));
   MemoryPlan& plan = loaded.plan;
-  plan.budget = options.memory_budget != 0 ? options.memory_budget : memory_budget();
+  plan.budget = options.memory_budget;
+  if (plan.budget == 0) plan.budget = core.device->memory_budget();
+  if (plan.budget == 0) plan.budget = memory_budget();
   plan.items = {weights_item(*model.graph)};
   PrefixMemory prefix =
       prefix_memory(options.prefix, model.config, model.registry, 0, blocks_each * block_bytes);
@@ -182,9 +185,6 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   add_pools(std::max(options.blocks, blocks_each));
   if (!plan.fits()) return does_not_fit(plan, least);
 
-  DI_ASSIGN(auto device, backend::create(options.backend, options.backend_options));
-  Core& core = loaded.core;
-  core.device = std::move(device);
   core.info.limits = {sizes.step_tokens, sizes.step_tokens, sizes.logit_rows, sizes.sequences,
                       sizes.max_model_len};
   DI_ASSIGN(core.executable, core.device->compile(model.graph, model.registry, core.info.limits));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/executor.h"
@@ -11,6 +12,7 @@ namespace deepinfer::backend::cuda {
 
 namespace {
 
+constexpr int64_t kReserved = int64_t{1} << 30;  // captured graphs, what the driver takes for itself
 constexpr const char* kKernelSet = "sm90";
 // Those that there are kernels for.
 constexpr auto kFusions = static_cast<graph::FusionSet>(graph::Fusion::kLinears);
@@ -40,6 +42,13 @@ Result<std::unique_ptr<Executable>> CudaBackend::compile(std::shared_ptr<const g
                                                          const StepLimits& limits) {
   auto fused = std::make_shared<const graph::Graph>(graph::fuse(*graph, kFusions));
   return Executor::compile(device_, std::move(fused), registry, limits);
+}
+
+int64_t CudaBackend::memory_budget() const {
+  device_->use();
+  std::size_t free = 0, total = 0;
+  device_->note(cudaMemGetInfo(&free, &total), "said how much memory it has");
+  return std::max<int64_t>(0, static_cast<int64_t>(free) - kReserved);
 }
 
 Result<std::byte*> CudaBackend::allocate(size_t bytes, const std::string& tag) {

@@ -19,6 +19,7 @@ class CudaBackend final : public Backend {
   Capabilities capabilities() const override;
   Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
                                               const state::Registry& registry, const StepLimits& limits) override;
+  int64_t memory_budget() const override;
   Result<std::byte*> allocate(size_t bytes, const std::string& tag) override;
   void release(std::byte* address, size_t bytes, const std::string& tag) override;
   void copy(std::byte* to, const std::byte* from, size_t bytes) override;
