@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kReserved = int64_t{1} << 30;  // captured graphs, what the driver takes for itself
 constexpr const char* kKernelSet = "sm90";
 // Those that there are kernels for.
-constexpr auto kFusions = static_cast<graph::FusionSet>(graph::Fusion::kLinears);
+constexpr graph::FusionSet kFusions = graph::Fusion::kLinears | graph::Fusion::kHcSite;
 
 }  // namespace
 

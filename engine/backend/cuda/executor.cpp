@@ -53,7 +53,10 @@ Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<Device> de
                                                       const state::Registry& registry, const StepLimits& limits) {
   device->use();
   std::unique_ptr<Executor> executor(new Executor(device, std::move(graph), registry, limits));
-  DI_ASSIGN(executor->schedule_, Schedule::make(*executor->graph_, has_op));
+  DI_ASSIGN(executor->schedule_, Schedule::make(*executor->graph_, [wide = executor->graph_->precision ==
+                                                                                 graph::Precision::kF32](graph::Op op) {
+              return has_op(op, wide);
+            }));
   std::set<int> ratios;
   for (const graph::Value& each : executor->graph_->values)
     if (!each.shape.empty() && each.shape[0].axis == graph::Axis::kGroups)

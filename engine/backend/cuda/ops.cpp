@@ -88,8 +88,8 @@ Result<std::byte*> Prepare::keep_bytes(const void* content, std::size_t bytes) c
   return tables.back().data();
 }
 
-bool has_op(Op op) {
-  return op < Op::kFusedHcSite || op == Op::kFusedLinears;
+bool has_op(Op op, bool wide) {
+  return op < Op::kFusedHcSite || op == Op::kFusedLinears || (op == Op::kFusedHcSite && !wide);
 }
 
 Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item) {
@@ -107,6 +107,7 @@ Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item)
     case Op::kCompressorWrite:
     case Op::kGlobalWrite:
     case Op::kKeyWrite: return prepare_record(prepare, node);
+    case Op::kFusedHcSite: return prepare_residual_site(prepare, node);
     case Op::kIndexScores: return prepare_index(prepare, node, item.site);
     case Op::kSelectAllRows:
     case Op::kSparseAttention: return prepare_attention(prepare, node);

@@ -77,6 +77,7 @@ struct Prepare {
   float* floats(graph::ValueId id) const;  // a value of type f32
   RowSpace space(graph::Dim dim) const;
   RowSpace space_of(graph::ValueId id) const { return space(value(id).shape[0]); }
+  bool has_memory(graph::ValueId id) const { return addresses[static_cast<std::size_t>(id)] != nullptr; }
   int last_dimension(graph::ValueId id) const { return static_cast<int>(value(id).shape.back().value); }
   std::int64_t most_rows(graph::ValueId id) const {
     return StepView::largest_extent(value(id).shape[0], limits);
@@ -101,10 +102,12 @@ RecordShape record_shape(const state::RecordLayout& layout);
 
 // kUnsupported, by name, for what no kernel can do.
 Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& node);
-bool has_op(graph::Op op);
+// Fused operations are for bf16 values; with `wide` sums they are run part by part.
+bool has_op(graph::Op op, bool wide);
 
 // Its parts, by topic.
 Result<DeviceOp> prepare_stream(const Prepare& prepare, const graph::Node& node);
+Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_linear(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_record(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_attention(const Prepare& prepare, const graph::Node& node);
