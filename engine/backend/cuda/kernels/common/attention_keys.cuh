@@ -1,0 +1,301 @@
+// The keys of one query as device code finds and decodes them: list entries to addresses, records to bf16 in shared memory.
+//
+// A tile of 64 keys lies in panels of 64 channels: panel p holds 64 rows of 128 bytes, 16-byte chunks exchanged within a row by
+// chunk ^ (row % 8): the layout that ldmatrix reads without conflicts and that wgmma calls 128-byte swizzle, both for keys as
+// columns of the logits and as rows of the values. A chunk holds eight channels in the order 0 4 1 5 2 6 3 7, which is how
+// nibbles and bytes come apart with the fewest operations. Values are 2^-8 of the key's (sparse_attention.h).
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/dequantise.cuh"
+#include "backend/cuda/kernels/common/device.cuh"
+#include "backend/cuda/kernels/common/sparse_attention.h"
+
+namespace deepinfer::backend::cuda {
+
+inline constexpr int kUnitChannels = 16;  // what one lane decodes at a time
+inline constexpr int kPanelChannels = 64;
+inline constexpr int kPanelBytes = kKeyTile * kPanelChannels * 2;
+inline constexpr int kTileBytes = kAttentionChannels / kPanelChannels * kPanelBytes;
+inline constexpr float kKeyUnit = 0x1p8f;        // what decoded keys were divided by
+inline constexpr float kLowestLogit = -1e30f;    // where running maxima start
+inline constexpr float kLogTwoE = 1.4426950408889634f;
+
+// Byte offset of a chunk in the tile.
+__device__ inline int chunk_offset(int row, int chunk) {
+  return (chunk >> 3) * kPanelBytes + row * 128 + (((chunk & 7) ^ (row & 7)) << 4);
+}
+
+enum class KeySource : int { kNone, kStepRow, kRing, kBlock };
+
+// Where one key lies: `slot` counts records from `base`'s planes (kRing, kBlock) or is 0 (kStepRow: base is the row).
+struct KeyPlace {
+  const std::uint8_t* base;
+  int slot;
+  KeySource source;
+};
+
+struct KeyList {
+  const SequenceData* sequence;
+  const std::int32_t* selection;  // null: selected row i is row i
+  std::int64_t first_position;    // of the window
+  std::int64_t step_position;     // of the step's first window row
+  int step_row;                   // that row
+  int window_keys;
+  int keys;
+
+  __device__ int tiles() const { return (keys + kKeyTile - 1) / kKeyTile; }
+};
+
+__device__ inline KeyList key_list(const SparseAttention& attention, int row) {
+  const StepData& step = attention.step;
+  const int token = token_row(step, attention.queries.axis, row);
+  const std::int64_t position = step.positions[token];
+  KeyList list;
+  list.sequence = step.sequences + step.sequence_of[token];
+  const SequenceRows rows = rows_of(*list.sequence, attention.window_axis);
+  const std::int64_t floor = attention.window_axis == RowAxis::kTokens ? list.sequence->window_floor
+                                                                       : list.sequence->decoder_window_floor;
+  std::int64_t first = position - attention.window + 1;
+  first = first > floor ? first : floor;
+  list.first_position = first > 0 ? first : 0;
+  list.step_position = rows.first_position;
+  list.step_row = rows.first_row;
+  list.window_keys = static_cast<int>(position - list.first_position) + 1;
+  list.keys = list.window_keys;
+  list.selection = nullptr;
+  if (!attention.has_rows) return list;
+  // Rows closed by `position`. A shorter selection ends in -1: keys that weigh nothing.
+  const std::int64_t visible = (position + 1) / attention.ratio;
+  if (attention.columns == 0) {
+    list.keys += static_cast<int>(visible);
+    return list;
+  }
+  list.selection = attention.selection + static_cast<std::int64_t>(row) * attention.columns;
+  list.keys += static_cast<int>(visible < attention.columns ? visible : attention.columns);
+  return list;
+}
+
+// The global row of list entry `index`, or -1: it is a window key, or there is none.
+__device__ inline int selected_row(const KeyList& list, int index) {
+  if (index < list.window_keys || index >= list.keys) return -1;
+  const int i = index - list.window_keys;
+  return list.selection == nullptr ? i : list.selection[i];
+}
+
+// The place of list entry `index`, whose selected_row is `global_row`.
+__device__ inline KeyPlace key_place(const SparseAttention& attention, const KeyList& list, int index,
+                                     int global_row) {
+  KeyPlace place = {nullptr, 0, KeySource::kNone};
+  if (index >= list.keys) return place;
+  if (index < list.window_keys) {
+    const std::int64_t position = list.first_position + index;
+    if (position >= list.step_position) {
+      const std::int64_t row = list.step_row + (position - list.step_position);
+      place.base = static_cast<const std::uint8_t*>(attention.window_rows) + row * (2 * kAttentionChannels);
+      place.source = KeySource::kStepRow;
+    } else {
+      place.base = reinterpret_cast<const std::uint8_t*>(list.sequence->private_state);
+      place.slot = static_cast<int>(position % attention.ring.place.rows);
+      place.source = KeySource::kRing;
+    }
+    return place;
+  }
+  if (global_row < 0) return place;
+  const int rows = attention.rows.place.rows;
+  const int block = global_row / rows;
+  place.base = reinterpret_cast<const std::uint8_t*>(
+      attention.step.blocks[list.sequence->first_block + block]);
+  place.slot = global_row - block * rows;
+  place.source = KeySource::kBlock;
+  return place;
+}
+
+// Sixteen channels of a key as stored. `code` says how.
+enum class UnitCode : int { kZero, kBf16, kFp8, kFp4 };
+struct Unit {
+  std::uint32_t words[8];
+  std::uint32_t scale;
+  UnitCode code;
+};
+
+__device__ inline uint4 load_16(const std::uint8_t* address) {
+  return __ldg(reinterpret_cast<const uint4*>(address));
+}
+__device__ inline uint2 load_8(const std::uint8_t* address) {
+  return __ldg(reinterpret_cast<const uint2*>(address));
+}
+
+// The two chunks of a unit exchange places where `swapped`: the lanes of a warp that store neighbouring panels then use all banks.
+__device__ inline void load_bf16_unit(const std::uint8_t* row, int unit, bool swapped, Unit& out) {
+  const std::uint8_t* at = row + unit * 32;
+  const uint4 first = load_16(at + (swapped ? 16 : 0));
+  const uint4 second = load_16(at + (swapped ? 0 : 16));
+  out.words[0] = first.x, out.words[1] = first.y, out.words[2] = first.z, out.words[3] = first.w;
+  out.words[4] = second.x, out.words[5] = second.y, out.words[6] = second.z, out.words[7] = second.w;
+  out.code = UnitCode::kBf16;
+}
+
+__device__ inline void load_fp4_unit(const Record& record, const KeyPlace& place, int unit, bool swapped,
+                                     std::uint32_t (&words)[2], std::uint32_t& scale) {
+  const RecordPlace& planes = record.place;
+  const uint2 codes = load_8(place.base + planes.code_offset +
+                             static_cast<std::uint32_t>(place.slot * planes.code_bytes + unit * 8));
+  words[0] = swapped ? codes.y : codes.x;
+  words[1] = swapped ? codes.x : codes.y;
+  scale = __ldg(place.base + planes.scale_offset +
+                static_cast<std::uint32_t>(place.slot * planes.scale_bytes + unit));
+}
+
+__device__ inline void load_record_unit(const Record& record, const KeyPlace& place, int unit, bool swapped,
+                                        Unit& out) {
+  const RecordPlace& planes = record.place;
+  if (record.shape.code == RecordCode::kNvfp4) {
+    std::uint32_t words[2];
+    load_fp4_unit(record, place, unit, swapped, words, out.scale);
+    out.words[0] = words[0], out.words[1] = words[1];
+    out.code = UnitCode::kFp4;
+    return;
+  }
+  const std::uint8_t* codes =
+      place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes);
+  if (record.shape.code == RecordCode::kBf16) {
+    load_bf16_unit(codes, unit, swapped, out);
+    return;
+  }
+  const int channel = unit * kUnitChannels;
+  if (channel >= record.shape.quantised) {
+    const std::uint8_t* tail =
+        place.base + planes.tail_offset + static_cast<std::uint32_t>(place.slot * planes.tail_bytes);
+    load_bf16_unit(tail, unit - record.shape.quantised / kUnitChannels, swapped, out);
+    return;
+  }
+  const uint2 first = load_8(codes + channel + (swapped ? 8 : 0));
+  const uint2 second = load_8(codes + channel + (swapped ? 0 : 8));
+  out.words[0] = first.x, out.words[1] = first.y, out.words[2] = second.x, out.words[3] = second.y;
+  out.scale = __ldg(place.base + planes.scale_offset +
+                    static_cast<std::uint32_t>(place.slot * planes.scale_bytes + channel / record.shape.group));
+  out.code = UnitCode::kFp8;
+}
+
+__device__ inline void load_unit(const SparseAttention& attention, const KeyPlace& place, int unit, bool swapped,
+                                 Unit& out) {
+  out.code = UnitCode::kZero;
+  if (place.source == KeySource::kStepRow)
+    load_bf16_unit(place.base, unit, swapped, out);
+  else if (place.source == KeySource::kRing)
+    load_record_unit(attention.ring, place, unit, swapped, out);
+  else if (place.source == KeySource::kBlock)
+    load_record_unit(attention.rows, place, unit, swapped, out);
+}
+
+// Eight bf16 in natural order to the order of a chunk, and back.
+__device__ inline uint4 interleave_chunk(uint4 natural) {
+  return {__byte_perm(natural.x, natural.z, 0x5410), __byte_perm(natural.x, natural.z, 0x7632),
+          __byte_perm(natural.y, natural.w, 0x5410), __byte_perm(natural.y, natural.w, 0x7632)};
+}
+__device__ inline uint4 natural_chunk(uint4 chunk) {
+  return {__byte_perm(chunk.x, chunk.y, 0x5410), __byte_perm(chunk.z, chunk.w, 0x5410),
+          __byte_perm(chunk.x, chunk.y, 0x7632), __byte_perm(chunk.z, chunk.w, 0x7632)};
+}
+
+// Eight nibbles. Code bits s eem are put to s 000000ee m000000: the value times 2^-126.
+__device__ inline uint4 fp4_chunk(std::uint32_t word, std::uint32_t factor) {
+  constexpr std::uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u;
+  return {multiply_bf16x2(((word << 12) & kSign) | ((word << 6) & kMagnitude), factor),
+          multiply_bf16x2(((word << 8) & kSign) | ((word << 2) & kMagnitude), factor),
+          multiply_bf16x2(((word << 4) & kSign) | ((word >> 2) & kMagnitude), factor),
+          multiply_bf16x2((word & kSign) | ((word >> 6) & kMagnitude), factor)};
+}
+// The E4M3 scale byte, times 2^126 for the codes' places and 2^-8 for kKeyUnit: as placed it is 2^-120 of the scale.
+__device__ inline std::uint32_t fp4_factor(std::uint32_t scale) {
+  const std::uint32_t placed = (scale << 4) * 0x00010001u;
+  return multiply_bf16x2(multiply_bf16x2(placed, 0x7f007f00u), 0x77007700u);  // 2^127, then 2^111
+}
+
+// Eight E4M3 codes of two words. Code bits s eeee mmm are put to s 0000eeee mmm0000: the value times 2^-120.
+__device__ inline uint4 fp8_chunk(std::uint32_t low, std::uint32_t high, std::uint32_t factor) {
+  const auto pair = [&](std::uint32_t both) {  // codes in bytes 1 and 3
+    return multiply_bf16x2((both & 0x80008000u) | ((both >> 4) & 0x07f007f0u), factor);
+  };
+  return {pair(__byte_perm(low, high, 0x4000)), pair(__byte_perm(low, high, 0x5010)),
+          pair(__byte_perm(low, high, 0x6020)), pair(__byte_perm(low, high, 0x7030))};
+}
+// UE8M0 byte, times 2^120 for the codes' places and 2^-8 for kKeyUnit.
+__device__ inline std::uint32_t fp8_factor(std::uint32_t scale) {
+  const std::uint32_t exponent = scale + 112;
+  return scale_factor(exponent < 254 ? exponent : 254);
+}
+
+// The two chunks of a unit, in the order they were loaded.
+__device__ inline void decode_unit(const Unit& unit, uint4& first, uint4& second) {
+  if (unit.code == UnitCode::kFp4) {
+    const std::uint32_t factor = fp4_factor(unit.scale);
+    first = fp4_chunk(unit.words[0], factor);
+    second = fp4_chunk(unit.words[1], factor);
+  } else if (unit.code == UnitCode::kFp8) {
+    const std::uint32_t factor = fp8_factor(unit.scale);
+    first = fp8_chunk(unit.words[0], unit.words[1], factor);
+    second = fp8_chunk(unit.words[2], unit.words[3], factor);
+  } else if (unit.code == UnitCode::kBf16) {
+    constexpr std::uint32_t kFactor = 0x3b803b80u;  // 2^-8
+    const auto scaled = [](uint4 chunk) {
+      return uint4{multiply_bf16x2(chunk.x, kFactor), multiply_bf16x2(chunk.y, kFactor),
+                   multiply_bf16x2(chunk.z, kFactor), multiply_bf16x2(chunk.w, kFactor)};
+    };
+    first = scaled(interleave_chunk({unit.words[0], unit.words[1], unit.words[2], unit.words[3]}));
+    second = scaled(interleave_chunk({unit.words[4], unit.words[5], unit.words[6], unit.words[7]}));
+  } else {
+    first = second = {0, 0, 0, 0};
+  }
+}
+
+// 2^x as the special function unit has it: the same instruction in every variant.
+__device__ inline float exp_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Running softmax of one (row, quarter of columns). Logits are products with kKeyUnit left out; `factor` takes them to
+// powers of two: scale * 2^8 * log2(e).
+struct RunningSum {
+  float largest = kLowestLogit;
+  float denominator = 0.0f;
+
+  // Raises the maximum and returns what earlier sums shrink by.
+  __device__ float raise(float tile_largest, float factor) {
+    const float raised = fmaxf(largest, tile_largest);
+    const float shrink = exp_two(__fmul_rn(__fsub_rn(largest, raised), factor));
+    largest = raised;
+    return shrink;
+  }
+  __device__ float numerator(float logit, float factor) const {
+    return exp_two(__fmul_rn(__fsub_rn(logit, largest), factor));
+  }
+};
+
+// What running sums are multiplied by in the end. `denominator` is the sum over quarters.
+__device__ inline float last_factor(float denominator, float largest, float factor, float sink) {
+  const float own = exp_two(__fmaf_rn(-largest, factor, __fmul_rn(sink, kLogTwoE)));
+  return __fmul_rn(__fdiv_rn(1.0f, __fadd_rn(denominator, own)), kKeyUnit);
+}
+
+__device__ inline float quad_largest(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+__device__ inline float quad_sum(float value) {
+  value = __fadd_rn(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return __fadd_rn(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+__device__ inline std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+
+}  // namespace deepinfer::backend::cuda
