@@ -90,34 +90,50 @@ __device__ inline int selected_row(const KeyList& list, int index) {
 __device__ inline KeyPlace key_place(const SparseAttention& attention, const KeyList& list, int index,
                                      int global_row) {
   KeyPlace place = {nullptr, 0, KeySource::kNone};
-  if (index >= list.keys) return place;
-  if (index < list.window_keys) {
-    const std::int64_t position = list.first_position + index;
-    if (position >= list.step_position) {
-      const std::int64_t row = list.step_row + (position - list.step_position);
-      place.base = static_cast<const std::uint8_t*>(attention.window_rows) + row * (2 * kAttentionChannels);
-      place.source = KeySource::kStepRow;
-    } else {
-      place.base = reinterpret_cast<const std::uint8_t*>(list.sequence->private_state);
-      place.slot = static_cast<int>(position % attention.ring.place.rows);
-      place.source = KeySource::kRing;
-    }
-    return place;
+  const std::int64_t position = list.first_position + index;
+  if (index >= list.window_keys) {
+    if (global_row < 0) return place;
+    // Rows of a block are a power of two: 128 / ratio.
+    const int rows = attention.rows.place.rows;
+    place.source = KeySource::kBlock;
+    place.slot = global_row & (rows - 1);
+    place.base = reinterpret_cast<const std::uint8_t*>(
+        attention.step.blocks[list.sequence->first_block + (global_row >> (31 - __clz(rows)))]);
+  } else if (position >= list.step_position) {
+    const std::int64_t row = list.step_row + (position - list.step_position);
+    place.base = static_cast<const std::uint8_t*>(attention.window_rows) + row * (2 * kAttentionChannels);
+    place.source = KeySource::kStepRow;
+  } else {
+    place.base = reinterpret_cast<const std::uint8_t*>(list.sequence->private_state);
+    place.slot = static_cast<int>(static_cast<std::uint32_t>(position) %
+                                  static_cast<std::uint32_t>(attention.ring.place.rows));
+    place.source = KeySource::kRing;
   }
-  if (global_row < 0) return place;
-  const int rows = attention.rows.place.rows;
-  const int block = global_row / rows;
-  place.base = reinterpret_cast<const std::uint8_t*>(
-      attention.step.blocks[list.sequence->first_block + block]);
-  place.slot = global_row - block * rows;
-  place.source = KeySource::kBlock;
   return place;
 }
 
-// Sixteen channels of a key as stored. `code` says how.
+// The places of entries index, index + 64, ...: addresses are fetched one tile ahead of their use, row ids two.
+struct KeyStream {
+  int index;
+  int next_row;
+  KeyPlace place;
+
+  __device__ KeyStream(const SparseAttention& attention, const KeyList& list, int first) : index(first) {
+    place = key_place(attention, list, index, selected_row(list, index));
+    next_row = selected_row(list, index + kKeyTile);
+  }
+  __device__ void advance(const SparseAttention& attention, const KeyList& list) {
+    index += kKeyTile;
+    place = key_place(attention, list, index, next_row);
+    next_row = selected_row(list, index + kKeyTile);
+  }
+};
+
+// Sixteen channels of a key as stored: eight bytes of FP4 codes, 16 of FP8, 32 of bf16.
 enum class UnitCode : int { kZero, kBf16, kFp8, kFp4 };
 struct Unit {
-  std::uint32_t words[8];
+  uint2 first, second;
+  uint4 third;
   std::uint32_t scale;
   UnitCode code;
 };
@@ -129,67 +145,46 @@ __device__ inline uint2 load_8(const std::uint8_t* address) {
   return __ldg(reinterpret_cast<const uint2*>(address));
 }
 
-// The two chunks of a unit exchange places where `swapped`: the lanes of a warp that store neighbouring panels then use all banks.
-__device__ inline void load_bf16_unit(const std::uint8_t* row, int unit, bool swapped, Unit& out) {
-  const std::uint8_t* at = row + unit * 32;
-  const uint4 first = load_16(at + (swapped ? 16 : 0));
-  const uint4 second = load_16(at + (swapped ? 0 : 16));
-  out.words[0] = first.x, out.words[1] = first.y, out.words[2] = first.z, out.words[3] = first.w;
-  out.words[4] = second.x, out.words[5] = second.y, out.words[6] = second.z, out.words[7] = second.w;
-  out.code = UnitCode::kBf16;
-}
+// Where the parts of a unit lie. Found first, loaded after: nothing waits for one key's bytes before the next key's are asked for.
+struct UnitPlace {
+  const std::uint8_t* codes;
+  const std::uint8_t* scale;
+  UnitCode code;
+};
 
-__device__ inline void load_fp4_unit(const Record& record, const KeyPlace& place, int unit, bool swapped,
-                                     std::uint32_t (&words)[2], std::uint32_t& scale) {
+__device__ inline UnitPlace record_unit(const Record& record, const KeyPlace& place, int unit) {
   const RecordPlace& planes = record.place;
-  const uint2 codes = load_8(place.base + planes.code_offset +
-                             static_cast<std::uint32_t>(place.slot * planes.code_bytes + unit * 8));
-  words[0] = swapped ? codes.y : codes.x;
-  words[1] = swapped ? codes.x : codes.y;
-  scale = __ldg(place.base + planes.scale_offset +
-                static_cast<std::uint32_t>(place.slot * planes.scale_bytes + unit));
-}
-
-__device__ inline void load_record_unit(const Record& record, const KeyPlace& place, int unit, bool swapped,
-                                        Unit& out) {
-  const RecordPlace& planes = record.place;
-  if (record.shape.code == RecordCode::kNvfp4) {
-    std::uint32_t words[2];
-    load_fp4_unit(record, place, unit, swapped, words, out.scale);
-    out.words[0] = words[0], out.words[1] = words[1];
-    out.code = UnitCode::kFp4;
-    return;
-  }
-  const std::uint8_t* codes =
-      place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes);
-  if (record.shape.code == RecordCode::kBf16) {
-    load_bf16_unit(codes, unit, swapped, out);
-    return;
-  }
+  const std::uint8_t* codes = place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes);
+  const std::uint8_t* scales = place.base + planes.scale_offset + static_cast<std::uint32_t>(place.slot * planes.scale_bytes);
   const int channel = unit * kUnitChannels;
-  if (channel >= record.shape.quantised) {
-    const std::uint8_t* tail =
-        place.base + planes.tail_offset + static_cast<std::uint32_t>(place.slot * planes.tail_bytes);
-    load_bf16_unit(tail, unit - record.shape.quantised / kUnitChannels, swapped, out);
-    return;
-  }
-  const uint2 first = load_8(codes + channel + (swapped ? 8 : 0));
-  const uint2 second = load_8(codes + channel + (swapped ? 0 : 8));
-  out.words[0] = first.x, out.words[1] = first.y, out.words[2] = second.x, out.words[3] = second.y;
-  out.scale = __ldg(place.base + planes.scale_offset +
-                    static_cast<std::uint32_t>(place.slot * planes.scale_bytes + channel / record.shape.group));
-  out.code = UnitCode::kFp8;
+  if (record.shape.code == RecordCode::kNvfp4) return {codes + unit * 8, scales + unit, UnitCode::kFp4};
+  if (record.shape.code == RecordCode::kBf16) return {codes + unit * 32, nullptr, UnitCode::kBf16};
+  if (channel < record.shape.quantised)
+    return {codes + channel, scales + static_cast<std::uint32_t>(channel) / static_cast<std::uint32_t>(record.shape.group),
+            UnitCode::kFp8};
+  const std::uint8_t* tails = place.base + planes.tail_offset + static_cast<std::uint32_t>(place.slot * planes.tail_bytes);
+  return {tails + (channel - record.shape.quantised) * 2, nullptr, UnitCode::kBf16};
 }
 
-__device__ inline void load_unit(const SparseAttention& attention, const KeyPlace& place, int unit, bool swapped,
-                                 Unit& out) {
-  out.code = UnitCode::kZero;
-  if (place.source == KeySource::kStepRow)
-    load_bf16_unit(place.base, unit, swapped, out);
-  else if (place.source == KeySource::kRing)
-    load_record_unit(attention.ring, place, unit, swapped, out);
-  else if (place.source == KeySource::kBlock)
-    load_record_unit(attention.rows, place, unit, swapped, out);
+__device__ inline UnitPlace unit_place(const SparseAttention& attention, const KeyPlace& place, int unit) {
+  if (place.source == KeySource::kStepRow) return {place.base + unit * 32, nullptr, UnitCode::kBf16};
+  if (place.source == KeySource::kRing) return record_unit(attention.ring, place, unit);
+  if (place.source == KeySource::kBlock) return record_unit(attention.rows, place, unit);
+  return {nullptr, nullptr, UnitCode::kZero};
+}
+
+// The two chunks of a unit exchange places where `swapped`: the lanes of a warp that store neighbouring panels then use all banks.
+__device__ inline Unit load_unit(const UnitPlace& place, bool swapped) {
+  Unit unit = {{0, 0}, {0, 0}, {0, 0, 0, 0}, 0, place.code};
+  const int half = place.code == UnitCode::kBf16 ? 16 : place.code == UnitCode::kFp8 ? 8 : 0;
+  const std::uint8_t* one = place.codes + (swapped ? half : 0);
+  const std::uint8_t* other = place.codes + (swapped ? 0 : half);
+  if (place.code != UnitCode::kZero) unit.first = load_8(one);
+  if (place.code == UnitCode::kFp8 || place.code == UnitCode::kBf16)
+    unit.second = load_8(place.code == UnitCode::kBf16 ? one + 8 : other);
+  if (place.code == UnitCode::kBf16) unit.third = load_16(other);
+  if (place.scale != nullptr) unit.scale = __ldg(place.scale);
+  return unit;
 }
 
 // Eight bf16 in natural order to the order of a chunk, and back.
@@ -230,26 +225,24 @@ __device__ inline std::uint32_t fp8_factor(std::uint32_t scale) {
   return scale_factor(exponent < 254 ? exponent : 254);
 }
 
-// The two chunks of a unit, in the order they were loaded.
-__device__ inline void decode_unit(const Unit& unit, uint4& first, uint4& second) {
+// The two chunks of a unit, exchanged where `swapped`.
+__device__ inline void decode_unit(const Unit& unit, bool swapped, uint4& first, uint4& second) {
   if (unit.code == UnitCode::kFp4) {
     const std::uint32_t factor = fp4_factor(unit.scale);
-    first = fp4_chunk(unit.words[0], factor);
-    second = fp4_chunk(unit.words[1], factor);
+    first = fp4_chunk(swapped ? unit.first.y : unit.first.x, factor);
+    second = fp4_chunk(swapped ? unit.first.x : unit.first.y, factor);
   } else if (unit.code == UnitCode::kFp8) {
     const std::uint32_t factor = fp8_factor(unit.scale);
-    first = fp8_chunk(unit.words[0], unit.words[1], factor);
-    second = fp8_chunk(unit.words[2], unit.words[3], factor);
-  } else if (unit.code == UnitCode::kBf16) {
+    first = fp8_chunk(unit.first.x, unit.first.y, factor);
+    second = fp8_chunk(unit.second.x, unit.second.y, factor);
+  } else {
     constexpr std::uint32_t kFactor = 0x3b803b80u;  // 2^-8
     const auto scaled = [](uint4 chunk) {
       return uint4{multiply_bf16x2(chunk.x, kFactor), multiply_bf16x2(chunk.y, kFactor),
                    multiply_bf16x2(chunk.z, kFactor), multiply_bf16x2(chunk.w, kFactor)};
     };
-    first = scaled(interleave_chunk({unit.words[0], unit.words[1], unit.words[2], unit.words[3]}));
-    second = scaled(interleave_chunk({unit.words[4], unit.words[5], unit.words[6], unit.words[7]}));
-  } else {
-    first = second = {0, 0, 0, 0};
+    first = scaled(interleave_chunk({unit.first.x, unit.first.y, unit.second.x, unit.second.y}));
+    second = scaled(interleave_chunk(unit.third));
   }
 }
 

@@ -58,20 +58,18 @@ struct KeyQuarter {
   std::uint32_t scale;
 };
 
-__device__ inline void load_quarter(const IndexScores& index, const SequenceData& sequence, int row, int quarter,
-                                    KeyQuarter& out) {
-  if (row < 0) {
-    out = {{0, 0, 0, 0}, 0};
-    return;
-  }
+// Entries that are no visible row read row 0, which every query that is scored sees; their scores are not kept.
+__device__ inline KeyQuarter load_quarter(const IndexScores& index, const SequenceData& sequence, int row, int quarter) {
   const RecordPlace& planes = index.keys.place;
+  const int safe = row < 0 ? 0 : row;
   const auto* base = reinterpret_cast<const std::uint8_t*>(
-      index.step.blocks[sequence.first_block + block_of(planes, row)]);
-  const int slot = row & (planes.rows - 1);
+      index.step.blocks[sequence.first_block + block_of(planes, safe)]);
+  const int slot = safe & (planes.rows - 1);
   const uint4 codes = __ldg(reinterpret_cast<const uint4*>(
       base + planes.code_offset + static_cast<std::uint32_t>(slot * planes.code_bytes + quarter * 16)));
-  out.words[0] = codes.x, out.words[1] = codes.y, out.words[2] = codes.z, out.words[3] = codes.w;
-  out.scale = __ldg(base + planes.scale_offset + static_cast<std::uint32_t>(slot * planes.scale_bytes + quarter));
+  const std::uint32_t scale =
+      __ldg(base + planes.scale_offset + static_cast<std::uint32_t>(slot * planes.scale_bytes + quarter));
+  return {{codes.x, codes.y, codes.z, codes.w}, scale};
 }
 
 // Operand A of all steps from the quarters of rows g and g + 8. Codes are placed as value * 2^-126; the factor also takes 2^-30.

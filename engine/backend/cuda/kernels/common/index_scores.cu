@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
   float* scores = index.scores + static_cast<std::int64_t>(blockIdx.y) * index.stride;
 
   const auto rows_of_tile = [&](int t, int (&rows)[2]) {
+#pragma unroll
     for (int half = 0; half < 2; ++half)
       rows[half] = entry_row(index, list, t * kKeysOfTile + lane / 4 + 8 * half);
   };
@@ -57,8 +58,9 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
   KeyQuarter quarters[2];
   rows_of_tile(tile, next_rows);
   if (!kBf16Keys)
+#pragma unroll
     for (int half = 0; half < 2; ++half)
-      load_quarter(index, *list.sequence, next_rows[half], lane % 4, quarters[half]);
+      quarters[half] = load_quarter(index, *list.sequence, next_rows[half], lane % 4);
   for (; tile < tiles; tile += stride) {
     rows[0] = next_rows[0], rows[1] = next_rows[1];
     std::uint32_t a[kIndexSteps][4];
@@ -70,8 +72,9 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
     }
     rows_of_tile(tile + stride, next_rows);
     if (!kBf16Keys)
+#pragma unroll
       for (int half = 0; half < 2; ++half)
-        load_quarter(index, *list.sequence, next_rows[half], lane % 4, quarters[half]);
+        quarters[half] = load_quarter(index, *list.sequence, next_rows[half], lane % 4);
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int head_tile = 0; head_tile < kHeadTiles; ++head_tile) {

@@ -20,8 +20,9 @@ constexpr int kChunk = kThreads * kPerThread;
 constexpr int kMostBits = 11;
 constexpr int kPasses = 3;
 constexpr int kBins = 1 << kMostBits;
-constexpr int kCopies = 4;  // of the histogram, so that lanes with one digit do not queue up
+constexpr int kCopies = 4;  // (find_digit adds four) of the histogram, so that lanes with one digit do not queue up
 constexpr int kMostBlocks = 8;
+constexpr int kKeptChunks = 4;  // of a part, in registers: longer parts are read again in every pass
 constexpr std::uint32_t kNever = 0;  // ordered value of what is never taken
 
 struct Shared {
@@ -65,6 +66,12 @@ struct Values {
   __device__ std::uint32_t block(int index) const {
     if (index == count - 1) return 0xffffffffu;
     std::uint32_t largest = kNever;
+    if (block_size == 8) {
+      const float4* at = reinterpret_cast<const float4*>(scores) + 2 * static_cast<std::int64_t>(index);
+      const float4 a = at[0], b = at[1];
+      return max(max(max(ordered(a.x), ordered(a.y)), max(ordered(a.z), ordered(a.w))),
+                 max(max(ordered(b.x), ordered(b.y)), max(ordered(b.z), ordered(b.w))));
+    }
     for (int i = 0; i < block_size; ++i) {
       const std::uint32_t value = ordered(scores[static_cast<std::int64_t>(index) * block_size + i]);
       largest = value > largest ? value : largest;
@@ -76,27 +83,52 @@ struct Values {
   }
 };
 
-// The part of a row that one block of the cluster has: [begin, end), whole chunks.
+// The part of a row that one block of the cluster has: [begin, end), whole chunks. A thread has four values of each chunk.
 struct Part {
   int begin, end;
+  bool kept;
+  std::uint32_t values[kKeptChunks][kPerThread];
+
+  __device__ void keep(const Values& source) {
+    kept = end - begin <= kKeptChunks * kChunk;
+    if (!kept) return;
+#pragma unroll
+    for (int chunk = 0; chunk < kKeptChunks; ++chunk)
+      source.four(entry(chunk) < end ? entry(chunk) : source.count, values[chunk]);
+  }
+  __device__ int entry(int chunk) const { return begin + chunk * kChunk + static_cast<int>(threadIdx.x) * kPerThread; }
+
+  // visit(first entry, its four values) for every chunk, all threads in step.
+  template <class Visit>
+  __device__ void each(const Values& source, const Visit& visit) const {
+    if (kept) {
+#pragma unroll
+      for (int chunk = 0; chunk < kKeptChunks; ++chunk)
+        if (begin + chunk * kChunk < end) visit(entry(chunk), values[chunk]);
+      return;
+    }
+    for (int chunk = 0; begin + chunk * kChunk < end; ++chunk) {
+      std::uint32_t four[kPerThread];
+      source.four(entry(chunk), four);
+      visit(entry(chunk), four);
+    }
+  }
 };
 
 __device__ void count_digits(const Values& values, const Part& part, std::uint32_t prefix, int prefix_shift, int shift,
                              int bits, Shared& shared) {
-  for (int i = threadIdx.x; i < kBins * kCopies; i += kThreads)
-    shared.copies[i] = 0;
+  for (int i = threadIdx.x; i < kBins * kCopies / 4; i += kThreads)
+    reinterpret_cast<uint4*>(shared.copies)[i] = {0, 0, 0, 0};
   __syncthreads();
   const std::uint32_t mask = (1u << bits) - 1;
   const int copy = threadIdx.x % kCopies;
-  for (int first = part.begin + static_cast<int>(threadIdx.x) * kPerThread; first < part.end; first += kChunk) {
-    std::uint32_t four[kPerThread];
-    values.four(first, four);
+  part.each(values, [&](int, const std::uint32_t(&four)[kPerThread]) {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const bool mine = four[i] != kNever && (prefix_shift > 31 || four[i] >> prefix_shift == prefix);
       if (mine) atomicAdd(&shared.copies[((four[i] >> shift) & mask) * kCopies + copy], 1u);
     }
-  }
+  });
   __syncthreads();
 }
 
@@ -105,18 +137,18 @@ __device__ void count_digits(const Values& values, const Part& part, std::uint32
 __device__ void find_digit(groups::cluster_group& cluster, int pass, std::uint32_t wanted, Shared& shared) {
   std::uint32_t* bins = shared.bins[pass % 2];
   for (int bin = threadIdx.x; bin < kBins; bin += kThreads) {
-    std::uint32_t sum = 0;
-    for (int copy = 0; copy < kCopies; ++copy)
-      sum += shared.copies[bin * kCopies + copy];
-    bins[bin] = sum;
+    const uint4 four = reinterpret_cast<const uint4*>(shared.copies)[bin];
+    bins[bin] = four.x + four.y + four.z + four.w;
   }
   cluster.sync();
   // Thread t has bins from the top: kBins - 1 - 2 t and the one below.
   std::uint32_t own[2] = {0, 0};
-  for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) {
-    const std::uint32_t* theirs = cluster.map_shared_rank(bins, rank);
-    own[0] += theirs[kBins - 1 - 2 * threadIdx.x];
-    own[1] += theirs[kBins - 2 - 2 * threadIdx.x];
+#pragma unroll
+  for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
+    if (rank >= cluster.num_blocks()) continue;
+    const uint2 theirs = reinterpret_cast<const uint2*>(cluster.map_shared_rank(bins, rank))[kBins / 2 - 1 - threadIdx.x];
+    own[0] += theirs.y;
+    own[1] += theirs.x;
   }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   std::uint32_t sum = own[0] + own[1];
@@ -128,8 +160,7 @@ __device__ void find_digit(groups::cluster_group& cluster, int pass, std::uint32
   if (threadIdx.x == 0) shared.digit = 0, shared.above = 0, shared.inside = 0;
   __syncthreads();
   std::uint32_t before = sum - own[0] - own[1];
-  for (int i = 0; i < warp; ++i)
-    before += shared.warp_sums[0][i];
+  before += __reduce_add_sync(0xffffffffu, lane < warp ? shared.warp_sums[0][lane] : 0u);
   for (int i = 0; i < 2; ++i) {
     if (before < wanted && before + own[i] >= wanted) {
       shared.digit = static_cast<std::uint32_t>(kBins - 1 - i) - 2 * threadIdx.x;
@@ -157,12 +188,10 @@ __device__ void count_taken(const Values& values, const Part& part, std::uint32_
   if (threadIdx.x < 2) shared.taken[threadIdx.x] = 0;
   __syncthreads();
   std::uint32_t larger = 0, equal = 0;
-  for (int first = part.begin + static_cast<int>(threadIdx.x) * kPerThread; first < part.end; first += kChunk) {
-    std::uint32_t four[kPerThread];
-    values.four(first, four);
+  part.each(values, [&](int, const std::uint32_t(&four)[kPerThread]) {
     const std::uint32_t counts = classify(four, threshold);
     larger += counts >> 16, equal += counts & 0xffffu;
-  }
+  });
   larger = __reduce_add_sync(0xffffffffu, larger);
   equal = __reduce_add_sync(0xffffffffu, equal);
   if (threadIdx.x % 32 == 0) {
@@ -177,17 +206,16 @@ __device__ void write_taken(groups::cluster_group& cluster, const Values& values
                             std::uint32_t threshold, std::uint32_t equals, std::int32_t* out, int columns,
                             Shared& shared) {
   std::uint32_t larger = 0, equal = 0, all = 0;
-  for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) {
+#pragma unroll
+  for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
+    if (rank >= cluster.num_blocks()) continue;
     const std::uint32_t* theirs = cluster.map_shared_rank(shared.taken, rank);
     if (rank < cluster.block_rank()) larger += theirs[0], equal += theirs[1];
     all += theirs[0];
   }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   int turn = 0;
-  for (int begin = part.begin; begin < part.end; begin += kChunk, turn ^= 1) {
-    const int first = begin + static_cast<int>(threadIdx.x) * kPerThread;
-    std::uint32_t four[kPerThread];
-    values.four(first, four);
+  part.each(values, [&](int first, const std::uint32_t(&four)[kPerThread]) {
     const std::uint32_t counts = classify(four, threshold);
     std::uint32_t sum = counts;
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -217,7 +245,8 @@ __device__ void write_taken(groups::cluster_group& cluster, const Values& values
       }
     }
     larger += total >> 16, equal += total & 0xffffu;
-  }
+    turn ^= 1;
+  });
   const int filled = static_cast<int>(all + equals);
   for (int i = filled + static_cast<int>(cluster.thread_rank()); i < columns; i += static_cast<int>(cluster.num_threads()))
     out[i] = -1;
@@ -262,6 +291,7 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
   Part part;
   part.begin = min(static_cast<int>(cluster.block_rank()) * chunks_of_part, chunks) * kChunk;
   part.end = min(part.begin + chunks_of_part * kChunk, values.count);
+  part.keep(values);
 
   std::uint32_t wanted = static_cast<std::uint32_t>(selection.columns), threshold = 0;
   int shift = 32;
@@ -303,8 +333,10 @@ cudaError_t launch_selection(const Selection& selection, int multiprocessors, cu
                                   ? selection.most_entries / selection.block_size
                                   : selection.most_entries;
   int blocks = 1;
-  while (blocks < kMostBlocks && blocks * selection.row_count < multiprocessors &&
-         values > static_cast<std::int64_t>(blocks) * kChunk)
+  // As many as keep the row in registers, or as fill the device.
+  while (blocks < kMostBlocks && values > static_cast<std::int64_t>(blocks) * kChunk &&
+         (blocks * selection.row_count < multiprocessors ||
+          values > static_cast<std::int64_t>(blocks) * kKeptChunks * kChunk))
     blocks *= 2;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;

@@ -52,12 +52,22 @@ template <int kHeadTiles>
 __device__ void load_query(const SparseAttention& attention, int row, int first_head, std::uint8_t* query) {
   const auto* q = static_cast<const std::uint8_t*>(attention.q);
   constexpr int kChunks = kAttentionChannels / 8;
-  for (int i = threadIdx.x; i < kHeadTiles * 16 * kChunks; i += kThreads) {
-    const int head = i / kChunks, chunk = i % kChunks;
-    uint4 values = {0, 0, 0, 0};
-    if (first_head + head < attention.heads)
-      values = load_16(q + ((static_cast<std::int64_t>(row) * attention.heads + first_head + head) * kChunks + chunk) * 16);
-    *reinterpret_cast<uint4*>(query + query_offset<kHeadTiles>(head, chunk)) = interleave_chunk(values);
+  constexpr int kRowsAtOnce = kThreads / kChunks, kBatch = 4;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
+#pragma unroll
+  for (int head = 0; head < kHeadTiles * 16; head += kRowsAtOnce * kBatch) {
+    uint4 values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = head + i * kRowsAtOnce + first;
+      values[i] = {0, 0, 0, 0};
+      if (first_head + at < attention.heads)
+        values[i] = load_16(q + ((static_cast<std::int64_t>(row) * attention.heads + first_head + at) * kChunks + chunk) * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      *reinterpret_cast<uint4*>(query + query_offset<kHeadTiles>(head + i * kRowsAtOnce + first, chunk)) =
+          interleave_chunk(values[i]);
   }
 }
 
@@ -72,26 +82,23 @@ __device__ void load_tile(const SparseAttention& attention, const KeyList& list,
     bias[warp * kKeysOfWarp + lane] = mine.source == KeySource::kNone ? __int_as_float(0xff800000) : 0.0f;
   }
   const bool swapped = ((lane >> 2) & 1) != 0;
-  constexpr int kBatch = 4;
-  for (int first = 0; first < kKeysOfWarp; first += kBatch) {
-    Unit units[kBatch];
+  Unit units[kKeysOfWarp];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      KeyPlace place;
-      place.base = reinterpret_cast<const std::uint8_t*>(
-          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(mine.base), first + i));
-      place.slot = __shfl_sync(0xffffffffu, mine.slot, first + i);
-      place.source = static_cast<KeySource>(__shfl_sync(0xffffffffu, static_cast<int>(mine.source), first + i));
-      load_unit(attention, place, lane, swapped, units[i]);
-    }
+  for (int i = 0; i < kKeysOfWarp; ++i) {
+    KeyPlace place;
+    place.base = reinterpret_cast<const std::uint8_t*>(
+        __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(mine.base), i));
+    place.slot = __shfl_sync(0xffffffffu, mine.slot, i);
+    place.source = static_cast<KeySource>(__shfl_sync(0xffffffffu, static_cast<int>(mine.source), i));
+    units[i] = load_unit(unit_place(attention, place, lane), swapped);
+  }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      uint4 one, other;
-      decode_unit(units[i], one, other);
-      const int row = warp * kKeysOfWarp + first + i;
-      *reinterpret_cast<uint4*>(keys + chunk_offset(row, 2 * lane + swapped)) = one;
-      *reinterpret_cast<uint4*>(keys + chunk_offset(row, 2 * lane + !swapped)) = other;
-    }
+  for (int i = 0; i < kKeysOfWarp; ++i) {
+    uint4 one, other;
+    decode_unit(units[i], swapped, one, other);
+    const int row = warp * kKeysOfWarp + i;
+    *reinterpret_cast<uint4*>(keys + chunk_offset(row, 2 * lane + swapped)) = one;
+    *reinterpret_cast<uint4*>(keys + chunk_offset(row, 2 * lane + !swapped)) = other;
   }
 }
 
@@ -190,29 +197,30 @@ __global__ void __launch_bounds__(kThreads) values_kernel(__grid_constant__ cons
   const std::int64_t tile_stride = static_cast<std::int64_t>(kHeadTiles) * (kKeyColumns * 32);
 
   const int key = static_cast<int>(threadIdx.x) / 4, unit = panel * 4 + static_cast<int>(threadIdx.x) % 4;
-  const auto fetch = [&](int tile, Unit& out) {
-    const int index = tile * kKeyTile + key;
-    load_unit(attention, key_place(attention, list, index, selected_row(list, index)), unit, false, out);
+  KeyStream stream(attention, list, key);
+  const auto fetch = [&] {
+    const Unit loaded = load_unit(unit_place(attention, stream.place, unit), false);
+    stream.advance(attention, list);
+    return loaded;
   };
   const auto store = [&](const Unit& in, std::uint8_t* to) {
     uint4 one, other;
-    decode_unit(in, one, other);
+    decode_unit(in, false, one, other);
     *reinterpret_cast<uint4*>(to + chunk_offset(key, 2 * (unit % 4))) = one;
     *reinterpret_cast<uint4*>(to + chunk_offset(key, 2 * (unit % 4) + 1)) = other;
   };
 
   RunningSum running[2];
   float sums[kHeadTiles][4] = {};
-  Unit next;
+  Unit next = fetch();
   float4 now[kKeyColumns], later[kKeyColumns] = {};
-  fetch(0, next);
   load_logits(now, logits);
   for (int tile = 0; tile < tiles; ++tile) {
     std::uint8_t* panel_values = values[tile % 2];
     store(next, panel_values);
     __syncthreads();
     if (tile + 1 < tiles) {
-      fetch(tile + 1, next);
+      next = fetch();
       load_logits(later, logits + (tile + 1) * tile_stride);
     }
     std::uint32_t weights[4][4];

@@ -99,7 +99,7 @@ struct Scorer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         out.rows[half] = entry_row(index, list, t * kKeysOfTile + entry_of_lane + 8 * half);
-        load_quarter(index, *list.sequence, out.rows[half], lane % 4, out.quarters[half]);
+        out.quarters[half] = load_quarter(index, *list.sequence, out.rows[half], lane % 4);
       }
     };
 #pragma unroll
@@ -115,27 +115,47 @@ struct Scorer {
       fetch(tile + kAhead * stride, ahead[kAhead - 1]);
       float products[kColumns / 2];
       multiply(a, products);
+      finish_tile(run, products, rows, tile * kKeysOfTile + entry_of_lane);
+    }
+  }
+
+  // Sums over heads of every query, then over the quad: each exchange halves what a lane keeps, so that lane l ends with the rows of
+  // half l % 2 and every other query.
+  __device__ void finish_tile(const QueryRun& run, const float (&products)[kColumns / 2], const int (&rows)[2], int entry) const {
+    float sums[kQueries][2];
 #pragma unroll
-      for (int query = 0; query < kQueries; ++query) {
-        float sums[2] = {0.0f, 0.0f};
+    for (int query = 0; query < kQueries; ++query) {
+      sums[query][0] = sums[query][1] = 0.0f;
 #pragma unroll
-        for (int column = 0; column < kHeads / 8; ++column) {
-          const float2 both = *reinterpret_cast<const float2*>(weights + query * kHeads + column * 8 + 2 * (lane % 4));
-          const float* four = products + (query * kHeads / 8 + column) * 4;
+      for (int column = 0; column < kHeads / 8; ++column) {
+        const float2 both = *reinterpret_cast<const float2*>(weights + query * kHeads + column * 8 + 2 * (lane % 4));
+        const float* four = products + (query * kHeads / 8 + column) * 4;
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            sums[half] = add_head(sums[half], four[2 * half], both.x);
-            sums[half] = add_head(sums[half], four[2 * half + 1], both.y);
-          }
+        for (int half = 0; half < 2; ++half) {
+          sums[query][half] = add_head(sums[query][half], four[2 * half], both.x);
+          sums[query][half] = add_head(sums[query][half], four[2 * half + 1], both.y);
         }
-        sums[0] = add_quarters(sums[0]);
-        sums[1] = add_quarters(sums[1]);
-        if (query >= run.count) continue;
-        const int half = lane & 1;
-        if (lane % 4 < 2)
-          write_score(index.scores + static_cast<std::int64_t>(run.first + query - index.first_row) * index.stride,
-                      entries[query], tile * kKeysOfTile + entry_of_lane + 8 * half, half == 0 ? rows[0] : rows[1],
-                      half == 0 ? sums[0] : sums[1]);
+      }
+    }
+    const bool lower = (lane & 1) != 0, second = (lane & 2) != 0;
+    float halves[kQueries];
+#pragma unroll
+    for (int query = 0; query < kQueries; ++query) {
+      const float given = __shfl_xor_sync(0xffffffffu, lower ? sums[query][0] : sums[query][1], 1);
+      halves[query] = __fadd_rn(lower ? sums[query][1] : sums[query][0], given);
+    }
+    const int at = entry + (lower ? 8 : 0), row = lower ? rows[1] : rows[0];
+    float* scores = index.scores + static_cast<std::int64_t>(run.first - index.first_row) * index.stride;
+    if constexpr (kQueries == 1) {
+      const float score = __fadd_rn(halves[0], __shfl_xor_sync(0xffffffffu, halves[0], 2));
+      if (!second) write_score(scores, entries[0], at, row, score);
+    } else {
+#pragma unroll
+      for (int query = 0; query < kQueries; query += 2) {
+        const float given = __shfl_xor_sync(0xffffffffu, second ? halves[query] : halves[query + 1], 2);
+        const float score = __fadd_rn(second ? halves[query + 1] : halves[query], given);
+        const int mine = query + second;
+        write_score(scores + mine * index.stride, entries[mine], at, row, score);
       }
     }
   }

@@ -98,28 +98,52 @@ struct Decoder {
     warpgroup::store_16(at ^ 16, other);
   }
 
-  // All 16 keys are NVFP4 records or no keys: eight keys' loads run ahead of the free stage and of decoding.
-  __device__ void fp4_tile(const KeyPlace& mine) {
-    constexpr int kAhead = 8;
-    std::uint32_t words[kAhead][2], scales[kAhead];
-    const auto load = [&](int key) {
-      const KeyPlace place = place_of_lane(mine, key);
-      const int at = key % kAhead;
-      words[at][0] = words[at][1] = scales[at] = 0;
-      if (place.source == KeySource::kBlock)
-        load_fp4_unit(fused.attention.rows, place, lane, swapped, words[at], scales[at]);
-    };
+  // FP4 codes of kAhead keys on their way.
+  static constexpr int kAhead = 8;
+  struct Fp4Keys {
+    uint2 codes[kAhead];
+    std::uint32_t scales[kAhead];
+  };
+
+  // Of `keys` keys that are NVFP4 records (at least one), the one at `key`; past them the last again.
+  __device__ void load_fp4(const KeyPlace& mine, int keys, int key, uint2& codes, std::uint32_t& scale) const {
+    const RecordPlace& planes = fused.attention.rows.place;
+    const KeyPlace place = place_of_lane(mine, key < keys ? key : keys - 1);
+    codes = load_8(place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes + lane * 8));
+    scale = __ldg(place.base + planes.scale_offset + static_cast<std::uint32_t>(place.slot * planes.scale_bytes + lane));
+  }
+  __device__ void load_fp4_tile(const KeyPlace& mine, int keys, Fp4Keys& ahead) const {
 #pragma unroll
     for (int key = 0; key < kAhead; ++key)
-      load(key);
+      load_fp4(mine, keys, key, ahead.codes[key], ahead.scales[key]);
+  }
+
+  // Decodes a tile whose first eight keys of this warp are in `ahead`, and fetches the next tile's first eight (next_keys > 0).
+  __device__ void fp4_tile(const KeyPlace& mine, int keys, const KeyPlace& next, int next_keys, Fp4Keys& ahead) {
     warpgroup::barrier_wait(&state.keys_free[stage.index], stage.parity ^ 1);
     const std::uint32_t first = first_chunk();
-#pragma unroll
-    for (int key = 0; key < kKeysOfWarp; ++key) {
+    const auto store = [&](int key) {
       const int at = key % kAhead;
-      const std::uint32_t factor = fp4_factor(scales[at]);
-      store_key(first, key, fp4_chunk(words[at][0], factor), fp4_chunk(words[at][1], factor));
-      if (key + kAhead < kKeysOfWarp) load(key + kAhead);
+      // Without a scale, codes are zeros.
+      const std::uint32_t factor = fp4_factor(key < keys ? ahead.scales[at] : 0);
+      const uint2 codes = ahead.codes[at];
+      store_key(first, key, fp4_chunk(swapped ? codes.y : codes.x, factor), fp4_chunk(swapped ? codes.x : codes.y, factor));
+    };
+#pragma unroll
+    for (int key = 0; key < kAhead; ++key) {
+      store(key);
+      load_fp4(mine, keys, key + kAhead, ahead.codes[key], ahead.scales[key]);
+    }
+    if (next_keys > 0) {
+#pragma unroll
+      for (int key = kAhead; key < kKeysOfWarp; ++key) {
+        store(key);
+        load_fp4(next, next_keys, key - kAhead, ahead.codes[key - kAhead], ahead.scales[key - kAhead]);
+      }
+    } else {
+#pragma unroll
+      for (int key = kAhead; key < kKeysOfWarp; ++key)
+        store(key);
     }
   }
 
@@ -127,17 +151,19 @@ struct Decoder {
     warpgroup::barrier_wait(&state.keys_free[stage.index], stage.parity ^ 1);
     const std::uint32_t at = first_chunk();
     constexpr int kBatch = 4;
+    Unit units[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      units[i] = load_unit(unit_place(fused.attention, place_of_lane(mine, i), lane), swapped);
 #pragma unroll 1
     for (int first = 0; first < kKeysOfWarp; first += kBatch) {
-      Unit units[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i)
-        load_unit(fused.attention, place_of_lane(mine, first + i), lane, swapped, units[i]);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         uint4 one, other;
-        decode_unit(units[i], one, other);
+        decode_unit(units[i], swapped, one, other);
         store_key(at, first + i, one, other);
+        if (first + kBatch < kKeysOfWarp)
+          units[i] = load_unit(unit_place(fused.attention, place_of_lane(mine, first + kBatch + i), lane), swapped);
       }
     }
   }
@@ -151,28 +177,37 @@ struct Decoder {
     stage.advance();
   }
 
+  // A quarter of the query is fetched before its place is free.
   __device__ void load_query(int row, int group, int parity) const {
-    warpgroup::barrier_wait(&state.query_free, parity ^ 1);
     const SparseAttention& attention = fused.attention;
     constexpr int kChunks = kAttentionChannels / 8;
-    constexpr int kBatch = 4;
+    constexpr int kBatch = 8;
+    constexpr int kTotal = kHeadsOfBlock * kChunks / (kDecodeWarps * 32);
     const int first_head = group * kHeadsOfBlock;
     const auto* q = static_cast<const std::uint8_t*>(attention.q) +
                     (static_cast<std::int64_t>(row) * attention.heads + first_head) * (kChunks * 16);
+    // Thread t has chunk t % 64 of heads t / 64, t / 64 + 2, ...
+    const int thread = warp * 32 + lane, chunk = thread % kChunks;
+    constexpr int kHeadStep = kDecodeWarps * 32 / kChunks;
+    const auto fetch = [&](int i) {
+      const int head = thread / kChunks + i * kHeadStep;
+      uint4 value = {0, 0, 0, 0};
+      if (first_head + head < attention.heads) value = load_16(q + (head * kChunks + chunk) * 16);
+      return value;
+    };
+    uint4 values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      values[i] = fetch(i);
+    warpgroup::barrier_wait(&state.query_free, parity ^ 1);
     std::uint8_t* query = shared + kQueryOffset;
 #pragma unroll 1
-    for (int first = warp * 32 + lane; first < kHeadsOfBlock * kChunks; first += kBatch * kDecodeWarps * 32) {
-      uint4 values[kBatch];
+    for (int first = 0; first < kTotal; first += kBatch) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int at = first + i * kDecodeWarps * 32;
-        values[i] = {0, 0, 0, 0};
-        if (first_head + at / kChunks < attention.heads) values[i] = load_16(q + at * 16);
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int at = first + i * kDecodeWarps * 32;
-        *reinterpret_cast<uint4*>(query + chunk_offset(at / kChunks, at % kChunks)) = interleave_chunk(values[i]);
+        const int head = thread / kChunks + (first + i) * kHeadStep;
+        *reinterpret_cast<uint4*>(query + chunk_offset(head, chunk)) = interleave_chunk(values[i]);
+        if (first + kBatch < kTotal) values[i] = fetch(first + kBatch + i);
       }
     }
     warpgroup::publish_writes();
@@ -187,21 +222,27 @@ struct Decoder {
     while (work.take(fused)) {
       const KeyList list = key_list(attention, work.row);
       const int tiles = list.tiles();
-      const auto entry = [&](int tile) {
-        return lane < kKeysOfWarp ? tile * kKeyTile + warp * kKeysOfWarp + lane : list.keys;
+      // Lanes past the warp's keys follow the last of them.
+      KeyStream stream(attention, list, warp * kKeysOfWarp + (lane < kKeysOfWarp ? lane : kKeysOfWarp - 1));
+      // Rows are the end of the list, so a tile that begins past the window has nothing else.
+      const auto fp4_keys = [&](int tile, const KeyPlace& places) {
+        if (!fp4 || tile >= tiles || tile * kKeyTile < list.window_keys) return 0;
+        return __popc(__ballot_sync(0xffffffffu, places.source == KeySource::kBlock) & ((1u << kKeysOfWarp) - 1));
       };
-      // Ids are fetched two tiles ahead of their keys' addresses, addresses one ahead.
-      int next_row = selected_row(list, entry(0));
-      KeyPlace next = key_place(attention, list, entry(0), next_row);
-      next_row = selected_row(list, entry(1));
+      Fp4Keys ahead;
+      int keys = fp4_keys(0, stream.place);
+      if (keys > 0) load_fp4_tile(stream.place, keys, ahead);
       for (int tile = 0; tile < tiles; ++tile) {
-        const KeyPlace mine = next;
-        next = key_place(attention, list, entry(tile + 1), next_row);
-        next_row = selected_row(list, entry(tile + 2));
-        if (fp4 && tile * kKeyTile >= list.window_keys)
-          fp4_tile(mine);
-        else
+        const KeyPlace mine = stream.place;
+        stream.advance(attention, list);
+        const int next_keys = fp4_keys(tile + 1, stream.place);
+        if (keys > 0) {
+          fp4_tile(mine, keys, stream.place, next_keys, ahead);
+        } else {
           any_tile(mine);
+          if (next_keys > 0) load_fp4_tile(stream.place, next_keys, ahead);
+        }
+        keys = next_keys;
         finish_tile(mine);
         if (tile == 0) load_query(work.row, work.group, parity);
       }
