@@ -39,7 +39,8 @@ struct KeyPlace {
 };
 
 struct KeyList {
-  const SequenceData* sequence;
+  const std::byte* private_state;
+  std::byte* const* blocks;       // of the sequence
   const std::int32_t* selection;  // null: selected row i is row i
   std::int64_t first_position;    // of the window
   std::int64_t step_position;     // of the step's first window row
@@ -55,10 +56,12 @@ __device__ inline KeyList key_list(const SparseAttention& attention, int row) {
   const int token = token_row(step, attention.queries.axis, row);
   const std::int64_t position = step.positions[token];
   KeyList list;
-  list.sequence = step.sequences + step.sequence_of[token];
-  const SequenceRows rows = rows_of(*list.sequence, attention.window_axis);
-  const std::int64_t floor = attention.window_axis == RowAxis::kTokens ? list.sequence->window_floor
-                                                                       : list.sequence->decoder_window_floor;
+  const SequenceData& sequence = step.sequences[step.sequence_of[token]];
+  list.private_state = sequence.private_state;
+  list.blocks = step.blocks + sequence.first_block;
+  const SequenceRows rows = rows_of(sequence, attention.window_axis);
+  const std::int64_t floor =
+      attention.window_axis == RowAxis::kTokens ? sequence.window_floor : sequence.decoder_window_floor;
   std::int64_t first = position - attention.window + 1;
   first = first > floor ? first : floor;
   list.first_position = first > 0 ? first : 0;
@@ -83,7 +86,7 @@ __device__ inline KeyList key_list(const SparseAttention& attention, int row) {
 __device__ inline int selected_row(const KeyList& list, int index) {
   if (index < list.window_keys || index >= list.keys) return -1;
   const int i = index - list.window_keys;
-  return list.selection == nullptr ? i : list.selection[i];
+  return list.selection == nullptr ? i : __ldg(list.selection + i);
 }
 
 // The place of list entry `index`, whose selected_row is `global_row`.
@@ -97,14 +100,13 @@ __device__ inline KeyPlace key_place(const SparseAttention& attention, const Key
     const int rows = attention.rows.place.rows;
     place.source = KeySource::kBlock;
     place.slot = global_row & (rows - 1);
-    place.base = reinterpret_cast<const std::uint8_t*>(
-        attention.step.blocks[list.sequence->first_block + (global_row >> (31 - __clz(rows)))]);
+    place.base = block_base(list.blocks, global_row >> (31 - __clz(rows)));
   } else if (position >= list.step_position) {
     const std::int64_t row = list.step_row + (position - list.step_position);
     place.base = static_cast<const std::uint8_t*>(attention.window_rows) + row * (2 * kAttentionChannels);
     place.source = KeySource::kStepRow;
   } else {
-    place.base = reinterpret_cast<const std::uint8_t*>(list.sequence->private_state);
+    place.base = reinterpret_cast<const std::uint8_t*>(list.private_state);
     place.slot = static_cast<int>(static_cast<std::uint32_t>(position) %
                                   static_cast<std::uint32_t>(attention.ring.place.rows));
     place.source = KeySource::kRing;
@@ -152,25 +154,29 @@ struct UnitPlace {
   UnitCode code;
 };
 
+// kCode: what the record's codes are. An FP8 record's tail is bf16.
+template <UnitCode kCode>
 __device__ inline UnitPlace record_unit(const Record& record, const KeyPlace& place, int unit) {
   const RecordPlace& planes = record.place;
   const std::uint8_t* codes = place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes);
+  if constexpr (kCode == UnitCode::kBf16) return {codes + unit * 32, nullptr, UnitCode::kBf16};
   const std::uint8_t* scales = place.base + planes.scale_offset + static_cast<std::uint32_t>(place.slot * planes.scale_bytes);
+  if constexpr (kCode == UnitCode::kFp4) return {codes + unit * 8, scales + unit, UnitCode::kFp4};
   const int channel = unit * kUnitChannels;
-  if (record.shape.code == RecordCode::kNvfp4) return {codes + unit * 8, scales + unit, UnitCode::kFp4};
-  if (record.shape.code == RecordCode::kBf16) return {codes + unit * 32, nullptr, UnitCode::kBf16};
+  // Groups are powers of two.
   if (channel < record.shape.quantised)
-    return {codes + channel, scales + static_cast<std::uint32_t>(channel) / static_cast<std::uint32_t>(record.shape.group),
-            UnitCode::kFp8};
+    return {codes + channel, scales + (channel >> (31 - __clz(record.shape.group))), UnitCode::kFp8};
   const std::uint8_t* tails = place.base + planes.tail_offset + static_cast<std::uint32_t>(place.slot * planes.tail_bytes);
   return {tails + (channel - record.shape.quantised) * 2, nullptr, UnitCode::kBf16};
 }
 
 __device__ inline UnitPlace unit_place(const SparseAttention& attention, const KeyPlace& place, int unit) {
+  if (place.source == KeySource::kNone) return {nullptr, nullptr, UnitCode::kZero};
   if (place.source == KeySource::kStepRow) return {place.base + unit * 32, nullptr, UnitCode::kBf16};
-  if (place.source == KeySource::kRing) return record_unit(attention.ring, place, unit);
-  if (place.source == KeySource::kBlock) return record_unit(attention.rows, place, unit);
-  return {nullptr, nullptr, UnitCode::kZero};
+  const Record& record = place.source == KeySource::kRing ? attention.ring : attention.rows;
+  if (record.shape.code == RecordCode::kNvfp4) return record_unit<UnitCode::kFp4>(record, place, unit);
+  if (record.shape.code == RecordCode::kFp8) return record_unit<UnitCode::kFp8>(record, place, unit);
+  return record_unit<UnitCode::kBf16>(record, place, unit);
 }
 
 // The two chunks of a unit exchange places where `swapped`: the lanes of a warp that store neighbouring panels then use all banks.

@@ -16,7 +16,7 @@ inline constexpr float kIndexKeyUnit = 0x1p30f;  // what decoded keys were divid
 
 // What one query sees, as entries.
 struct IndexList {
-  const SequenceData* sequence;
+  std::byte* const* blocks;  // of the sequence
   const std::int32_t* candidates;
   int visible;
   int entries;  // 0: left out
@@ -25,7 +25,7 @@ struct IndexList {
 __device__ inline IndexList index_list(const IndexScores& index, int row) {
   const int token = token_row(index.step, index.queries.axis, row);
   IndexList list;
-  list.sequence = index.step.sequences + index.step.sequence_of[token];
+  list.blocks = index.step.blocks + index.step.sequences[index.step.sequence_of[token]].first_block;
   list.visible = (index.step.positions[token] + 1) / index.ratio;
   list.entries = list.visible;
   list.candidates = nullptr;
@@ -39,9 +39,10 @@ __device__ inline IndexList index_list(const IndexScores& index, int row) {
 }
 
 // The row of an entry, -1 where it is no visible row.
+template <bool kCandidates>
 __device__ inline int entry_row(const IndexScores& index, const IndexList& list, int entry) {
   if (entry >= list.entries) return -1;
-  if (list.candidates == nullptr) return entry;
+  if constexpr (!kCandidates) return entry;
   const int block = list.candidates[entry / index.block_size];
   const int row = block * index.block_size + entry % index.block_size;
   return block >= 0 && row < list.visible ? row : -1;
@@ -59,11 +60,10 @@ struct KeyQuarter {
 };
 
 // Entries that are no visible row read row 0, which every query that is scored sees; their scores are not kept.
-__device__ inline KeyQuarter load_quarter(const IndexScores& index, const SequenceData& sequence, int row, int quarter) {
+__device__ inline KeyQuarter load_quarter(const IndexScores& index, const IndexList& list, int row, int quarter) {
   const RecordPlace& planes = index.keys.place;
   const int safe = row < 0 ? 0 : row;
-  const auto* base = reinterpret_cast<const std::uint8_t*>(
-      index.step.blocks[sequence.first_block + block_of(planes, safe)]);
+  const auto* base = block_base(list.blocks, block_of(planes, safe));
   const int slot = safe & (planes.rows - 1);
   const uint4 codes = __ldg(reinterpret_cast<const uint4*>(
       base + planes.code_offset + static_cast<std::uint32_t>(slot * planes.code_bytes + quarter * 16)));
@@ -95,13 +95,12 @@ __device__ inline void decode_quarters(const KeyQuarter& upper, const KeyQuarter
 }
 
 // The same from plain bf16 keys: 32 channels of one row into registers `half` and `half + 2` of each step.
-__device__ inline void load_bf16_quarter(const IndexScores& index, const SequenceData& sequence, int row, int quarter,
+__device__ inline void load_bf16_quarter(const IndexScores& index, const IndexList& list, int row, int quarter,
                                          int half, std::uint32_t (&a)[kIndexSteps][4]) {
   const RecordPlace& planes = index.keys.place;
   const std::uint8_t* at = nullptr;
   if (row >= 0) {
-    const auto* base = reinterpret_cast<const std::uint8_t*>(
-        index.step.blocks[sequence.first_block + block_of(planes, row)]);
+    const auto* base = block_base(list.blocks, block_of(planes, row));
     at = base + planes.code_offset +
          static_cast<std::uint32_t>((row & (planes.rows - 1)) * planes.code_bytes + quarter * 64);
   }

@@ -34,7 +34,7 @@ __device__ void load_index_query(const IndexScores& index, int row, int lane,
   }
 }
 
-template <int kHeadTiles, bool kBf16Keys>
+template <int kHeadTiles, bool kBf16Keys, bool kCandidates>
 __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const IndexScores index) {
   const int row = index.first_row + static_cast<int>(blockIdx.y);
   if (row >= index.step.counts[index.queries.count]) return;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
   const auto rows_of_tile = [&](int t, int (&rows)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      rows[half] = entry_row(index, list, t * kKeysOfTile + lane / 4 + 8 * half);
+      rows[half] = entry_row<kCandidates>(index, list, t * kKeysOfTile + lane / 4 + 8 * half);
   };
   int rows[2], next_rows[2];
   KeyQuarter quarters[2];
@@ -60,13 +60,13 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
   if (!kBf16Keys)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      quarters[half] = load_quarter(index, *list.sequence, next_rows[half], lane % 4);
+      quarters[half] = load_quarter(index, list, next_rows[half], lane % 4);
   for (; tile < tiles; tile += stride) {
     rows[0] = next_rows[0], rows[1] = next_rows[1];
     std::uint32_t a[kIndexSteps][4];
     if constexpr (kBf16Keys) {
       for (int half = 0; half < 2; ++half)
-        load_bf16_quarter(index, *list.sequence, rows[half], lane % 4, half, a);
+        load_bf16_quarter(index, list, rows[half], lane % 4, half, a);
     } else {
       decode_quarters(quarters[0], quarters[1], a);
     }
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
     if (!kBf16Keys)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        quarters[half] = load_quarter(index, *list.sequence, next_rows[half], lane % 4);
+        quarters[half] = load_quarter(index, list, next_rows[half], lane % 4);
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int head_tile = 0; head_tile < kHeadTiles; ++head_tile) {
@@ -99,10 +99,15 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
 
 template <int kHeadTiles>
 void launch(const IndexScores& index, dim3 grid, cudaStream_t stream) {
-  if (index.keys.shape.code == RecordCode::kBf16)
-    warp_kernel<kHeadTiles, true><<<grid, kThreads, 0, stream>>>(index);
+  const bool plain = index.keys.shape.code == RecordCode::kBf16, candidates = index.candidates != nullptr;
+  if (plain && candidates)
+    warp_kernel<kHeadTiles, true, true><<<grid, kThreads, 0, stream>>>(index);
+  else if (plain)
+    warp_kernel<kHeadTiles, true, false><<<grid, kThreads, 0, stream>>>(index);
+  else if (candidates)
+    warp_kernel<kHeadTiles, false, true><<<grid, kThreads, 0, stream>>>(index);
   else
-    warp_kernel<kHeadTiles, false><<<grid, kThreads, 0, stream>>>(index);
+    warp_kernel<kHeadTiles, false, false><<<grid, kThreads, 0, stream>>>(index);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ constexpr int kKeysOfWarp = kKeyTile / kWarps;
 constexpr int kSteps = kAttentionChannels / 16;
 constexpr int kKeyColumns = kKeyTile / 8;  // n8 columns of logits a tile
 constexpr int kMostLogitBlocks = 64;       // of one query
+constexpr int kAhead = 4;                  // tiles whose values are on their way
 
 // Head tiles (16 rows) of a block: heads beyond 64 take further blocks.
 int head_tiles(int heads) {
@@ -48,28 +49,33 @@ __device__ inline int query_offset(int row, int chunk) {
   return (chunk >> 3) * (kHeadTiles * 16 * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4);
 }
 
+// A block's query on its way: thread t has chunk t % 64 of heads t / 64, t / 64 + 4, ...
 template <int kHeadTiles>
-__device__ void load_query(const SparseAttention& attention, int row, int first_head, std::uint8_t* query) {
-  const auto* q = static_cast<const std::uint8_t*>(attention.q);
-  constexpr int kChunks = kAttentionChannels / 8;
-  constexpr int kRowsAtOnce = kThreads / kChunks, kBatch = 4;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
+struct Query {
+  static constexpr int kChunks = kAttentionChannels / 8, kHeadStep = kThreads / kChunks;
+  static constexpr int kPieces = kHeadTiles * 16 / kHeadStep;
+  uint4 values[kPieces];
+
+  __device__ Query(const SparseAttention& attention, int row, int first_head) {
+    const auto* q = static_cast<const std::uint8_t*>(attention.q) +
+                    (static_cast<std::int64_t>(row) * attention.heads + first_head) * (kChunks * 16);
 #pragma unroll
-  for (int head = 0; head < kHeadTiles * 16; head += kRowsAtOnce * kBatch) {
-    uint4 values[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int at = head + i * kRowsAtOnce + first;
+    for (int i = 0; i < kPieces; ++i) {
+      const int head = static_cast<int>(threadIdx.x) / kChunks + i * kHeadStep;
       values[i] = {0, 0, 0, 0};
-      if (first_head + at < attention.heads)
-        values[i] = load_16(q + ((static_cast<std::int64_t>(row) * attention.heads + first_head + at) * kChunks + chunk) * 16);
+      if (first_head + head < attention.heads)
+        values[i] = load_16(q + (head * kChunks + static_cast<int>(threadIdx.x) % kChunks) * 16);
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      *reinterpret_cast<uint4*>(query + query_offset<kHeadTiles>(head + i * kRowsAtOnce + first, chunk)) =
-          interleave_chunk(values[i]);
   }
-}
+  __device__ void store(std::uint8_t* query) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int head = static_cast<int>(threadIdx.x) / kChunks + i * kHeadStep;
+      *reinterpret_cast<uint4*>(query + query_offset<kHeadTiles>(head, static_cast<int>(threadIdx.x) % kChunks)) =
+          interleave_chunk(values[i]);
+    }
+  }
+};
 
 // Decodes a whole tile of keys; bias[i] is 0, or -inf where entry i is no key.
 __device__ void load_tile(const SparseAttention& attention, const KeyList& list, int tile, std::uint8_t* keys,
@@ -109,12 +115,13 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(__grid_constant__ cons
   const SparseAttention& attention = split.attention;
   const int row = split.first_row + static_cast<int>(blockIdx.y);
   if (row >= attention.step.counts[attention.queries.count]) return;
+  const Query<kHeadTiles> fetched(attention, row, static_cast<int>(blockIdx.z) * 64);
   const KeyList list = key_list(attention, row);
   const int tiles = list.tiles();
   if (static_cast<int>(blockIdx.x) >= tiles) return;
   std::uint8_t* keys = shared;
   std::uint8_t* query = shared + kTileBytes;
-  load_query<kHeadTiles>(attention, row, static_cast<int>(blockIdx.z) * 64, query);
+  fetched.store(query);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int head_tile = warp % kHeadTiles, first_column = warp / kHeadTiles * kHeadTiles;
@@ -212,38 +219,44 @@ __global__ void __launch_bounds__(kThreads) values_kernel(__grid_constant__ cons
 
   RunningSum running[2];
   float sums[kHeadTiles][4] = {};
-  Unit next = fetch();
+  Unit ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+    ahead[i] = fetch();
   float4 now[kKeyColumns], later[kKeyColumns] = {};
   load_logits(now, logits);
-  for (int tile = 0; tile < tiles; ++tile) {
-    std::uint8_t* panel_values = values[tile % 2];
-    store(next, panel_values);
-    __syncthreads();
-    if (tile + 1 < tiles) {
-      next = fetch();
-      load_logits(later, logits + (tile + 1) * tile_stride);
-    }
-    std::uint32_t weights[4][4];
-    float shrink[2];
-    weigh_tile(now, running, split.factor, weights, shrink);
+#pragma unroll 1
+  for (int first = 0; first < tiles; first += kAhead)
 #pragma unroll
-    for (int column = 0; column < kHeadTiles; ++column) {
-      sums[column][0] *= shrink[0], sums[column][1] *= shrink[0];
-      sums[column][2] *= shrink[1], sums[column][3] *= shrink[1];
-    }
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair)
+    for (int turn = 0; turn < kAhead; ++turn) {
+      const int tile = first + turn;
+      if (tile >= tiles) break;
+      std::uint8_t* panel_values = values[turn % 2];
+      store(ahead[turn], panel_values);
+      __syncthreads();
+      ahead[turn] = fetch();
+      if (tile + 1 < tiles) load_logits(later, logits + (tile + 1) * tile_stride);
+      std::uint32_t weights[4][4];
+      float shrink[2];
+      weigh_tile(now, running, split.factor, weights, shrink);
 #pragma unroll
       for (int column = 0; column < kHeadTiles; ++column) {
-        std::uint32_t b[4];
-        load_matrices_transposed(b, panel_values + chunk_offset(pair * 32 + lane, first_chunk + column));
-        mma_step(sums[column], weights[2 * pair], b[0], b[1]);
-        mma_step(sums[column], weights[2 * pair + 1], b[2], b[3]);
+        sums[column][0] *= shrink[0], sums[column][1] *= shrink[0];
+        sums[column][2] *= shrink[1], sums[column][3] *= shrink[1];
       }
 #pragma unroll
-    for (int column = 0; column < kKeyColumns; ++column)
-      now[column] = later[column];
-  }
+      for (int pair = 0; pair < 2; ++pair)
+#pragma unroll
+        for (int column = 0; column < kHeadTiles; ++column) {
+          std::uint32_t b[4];
+          load_matrices_transposed(b, panel_values + chunk_offset(pair * 32 + lane, first_chunk + column));
+          mma_step(sums[column], weights[2 * pair], b[0], b[1]);
+          mma_step(sums[column], weights[2 * pair + 1], b[2], b[3]);
+        }
+#pragma unroll
+      for (int column = 0; column < kKeyColumns; ++column)
+        now[column] = later[column];
+    }
 
   auto* o = static_cast<__nv_bfloat16*>(attention.o);
 #pragma unroll

@@ -51,7 +51,7 @@ struct QueryRun {
   int first, count;
 };
 
-template <int kHeads, int kQueries>
+template <int kHeads, int kQueries, bool kCandidates>
 struct Scorer {
   static constexpr int kColumns = kHeads * kQueries;
   static constexpr int kAhead = kQueries == 1 ? 2 : 1;  // tiles fetched ahead
@@ -98,8 +98,8 @@ struct Scorer {
     const auto fetch = [&](int t, Fetched& out) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        out.rows[half] = entry_row(index, list, t * kKeysOfTile + entry_of_lane + 8 * half);
-        out.quarters[half] = load_quarter(index, *list.sequence, out.rows[half], lane % 4);
+        out.rows[half] = entry_row<kCandidates>(index, list, t * kKeysOfTile + entry_of_lane + 8 * half);
+        out.quarters[half] = load_quarter(index, list, out.rows[half], lane % 4);
       }
     };
 #pragma unroll
@@ -163,13 +163,13 @@ struct Scorer {
 
 #endif  // DEEPINFER_WARPGROUP
 
-template <int kHeads, int kQueries>
+template <int kHeads, int kQueries, bool kCandidates>
 __global__ void __launch_bounds__(kThreads) scores_kernel(__grid_constant__ const IndexScores index) {
 #if DEEPINFER_WARPGROUP
   extern __shared__ __align__(1024) std::uint8_t shared[];
   constexpr int kOperandBytes = kHeads * kQueries * kIndexChannels * 2;
   const int threads = static_cast<int>(threadIdx.x);
-  Scorer<kHeads, kQueries> scorer{index,
+  Scorer<kHeads, kQueries, kCandidates> scorer{index,
                                   shared,
                                   reinterpret_cast<float*>(shared + kOperandBytes),
                                   reinterpret_cast<int*>(shared + kOperandBytes + kHeads * kQueries * sizeof(float)),
@@ -198,18 +198,18 @@ __global__ void __launch_bounds__(kThreads) scores_kernel(__grid_constant__ cons
 #endif
 }
 
-template <int kHeads, int kQueries>
+template <int kHeads, int kQueries, bool kCandidates>
 cudaError_t launch(const IndexScores& index, int blocks_of_device, cudaStream_t stream) {
   constexpr int kBytes = kHeads * kQueries * (kIndexChannels * 2 + static_cast<int>(sizeof(float))) +
                          kQueries * static_cast<int>(sizeof(int));
-  const cudaError_t error = cudaFuncSetAttribute(scores_kernel<kHeads, kQueries>,
+  const cudaError_t error = cudaFuncSetAttribute(scores_kernel<kHeads, kQueries, kCandidates>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const int groups = (index.row_count + kQueries - 1) / kQueries;
   const std::int64_t useful = (index.most_entries + kKeysOfTile * kWarpgroups - 1) / (kKeysOfTile * kWarpgroups);
   const std::int64_t parts = std::max<std::int64_t>(blocks_of_device / groups, 2);
   const dim3 grid(static_cast<unsigned>(std::min(useful, parts)), static_cast<unsigned>(groups));
-  scores_kernel<kHeads, kQueries><<<grid, kThreads, kBytes, stream>>>(index);
+  scores_kernel<kHeads, kQueries, kCandidates><<<grid, kThreads, kBytes, stream>>>(index);
   return cudaGetLastError();
 }
 
@@ -219,10 +219,12 @@ cudaError_t launch_index_scores_sm90(const IndexScores& index, bool many, int mu
   if ((index.heads != 32 && index.heads != 64) || index.keys.shape.code != RecordCode::kMxfp4 || index.row_count < 1 ||
       index.most_entries < 1 || (many && index.candidates != nullptr))
     return cudaErrorInvalidValue;
-  if (many && index.heads == 32) return launch<32, 8>(index, multiprocessors, stream);
-  if (many) return launch<64, 4>(index, multiprocessors, stream);
-  if (index.heads == 32) return launch<32, 1>(index, 4 * multiprocessors, stream);
-  return launch<64, 1>(index, 4 * multiprocessors, stream);
+  if (many && index.heads == 32) return launch<32, 8, false>(index, multiprocessors, stream);
+  if (many) return launch<64, 4, false>(index, multiprocessors, stream);
+  const int blocks = 4 * multiprocessors;
+  if (index.candidates != nullptr)
+    return index.heads == 32 ? launch<32, 1, true>(index, blocks, stream) : launch<64, 1, true>(index, blocks, stream);
+  return index.heads == 32 ? launch<32, 1, false>(index, blocks, stream) : launch<64, 1, false>(index, blocks, stream);
 }
 
 }  // namespace deepinfer::backend::cuda

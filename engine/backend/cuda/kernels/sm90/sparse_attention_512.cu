@@ -122,49 +122,69 @@ struct Decoder {
   __device__ void fp4_tile(const KeyPlace& mine, int keys, const KeyPlace& next, int next_keys, Fp4Keys& ahead) {
     warpgroup::barrier_wait(&state.keys_free[stage.index], stage.parity ^ 1);
     const std::uint32_t first = first_chunk();
-    const auto store = [&](int key) {
-      const int at = key % kAhead;
-      // Without a scale, codes are zeros.
-      const std::uint32_t factor = fp4_factor(key < keys ? ahead.scales[at] : 0);
-      const uint2 codes = ahead.codes[at];
-      store_key(first, key, fp4_chunk(swapped ? codes.y : codes.x, factor), fp4_chunk(swapped ? codes.x : codes.y, factor));
-    };
+#pragma unroll 1
+    for (int done = 0; done < kKeysOfWarp; done += kAhead) {
+      // What comes after: this tile's other keys, then the next tile's. At the end of a list nothing: loads that are not used.
+      const bool onward = done > 0 && next_keys > 0;
+      KeyPlace from = mine;
+      if (onward) from = next;
+      const int from_keys = onward ? next_keys : keys, from_first = done > 0 ? 0 : kAhead;
 #pragma unroll
-    for (int key = 0; key < kAhead; ++key) {
-      store(key);
-      load_fp4(mine, keys, key + kAhead, ahead.codes[key], ahead.scales[key]);
-    }
-    if (next_keys > 0) {
-#pragma unroll
-      for (int key = kAhead; key < kKeysOfWarp; ++key) {
-        store(key);
-        load_fp4(next, next_keys, key - kAhead, ahead.codes[key - kAhead], ahead.scales[key - kAhead]);
+      for (int i = 0; i < kAhead; ++i) {
+        // Without a scale, codes are zeros.
+        const std::uint32_t factor = fp4_factor(done + i < keys ? ahead.scales[i] : 0);
+        const uint2 codes = ahead.codes[i];
+        const uint4 one = fp4_chunk(swapped ? codes.y : codes.x, factor);
+        const uint4 other = fp4_chunk(swapped ? codes.x : codes.y, factor);
+        load_fp4(from, from_keys, from_first + i, ahead.codes[i], ahead.scales[i]);
+        store_key(first, done + i, one, other);
       }
-    } else {
+    }
+  }
+
+  // Decodes the warp's keys [begin, end), all of one source and code; kBatch of them are on their way at a time.
+  template <UnitCode kCode, int kBatch>
+  __device__ void segment(const KeyPlace& mine, const Record& record, int begin, int end, std::uint32_t first) const {
+#pragma unroll 1
+    for (; begin < end; begin += kBatch) {
+      Unit units[kBatch];
 #pragma unroll
-      for (int key = kAhead; key < kKeysOfWarp; ++key)
-        store(key);
+      for (int i = 0; i < kBatch; ++i) {
+        const KeyPlace place = place_of_lane(mine, begin + i < end ? begin + i : end - 1);
+        UnitPlace from = {place.base + lane * 32, nullptr, kCode};
+        if (place.source != KeySource::kStepRow) from = record_unit<kCode>(record, place, lane);
+        units[i] = load_unit(from, swapped);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        uint4 one, other;
+        decode_unit(units[i], swapped, one, other);
+        if (begin + i < end) store_key(first, begin + i, one, other);
+      }
     }
   }
 
   __device__ void any_tile(const KeyPlace& mine) {
     warpgroup::barrier_wait(&state.keys_free[stage.index], stage.parity ^ 1);
-    const std::uint32_t at = first_chunk();
-    constexpr int kBatch = 4;
-    Unit units[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      units[i] = load_unit(unit_place(fused.attention, place_of_lane(mine, i), lane), swapped);
+    const std::uint32_t first = first_chunk();
+    // Sources follow each other in the list: ring, step, blocks, none.
 #pragma unroll 1
-    for (int first = 0; first < kKeysOfWarp; first += kBatch) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        uint4 one, other;
-        decode_unit(units[i], swapped, one, other);
-        store_key(at, first + i, one, other);
-        if (first + kBatch < kKeysOfWarp)
-          units[i] = load_unit(unit_place(fused.attention, place_of_lane(mine, first + kBatch + i), lane), swapped);
+    for (int begin = 0; begin < kKeysOfWarp;) {
+      const auto source = static_cast<KeySource>(__shfl_sync(0xffffffffu, static_cast<int>(mine.source), begin));
+      const std::uint32_t same = __ballot_sync(0xffffffffu, mine.source == source) & ((1u << kKeysOfWarp) - 1);
+      const int end = 32 - __clz(same);
+      const Record& record = source == KeySource::kRing ? fused.attention.ring : fused.attention.rows;
+      if (source == KeySource::kNone) {
+        for (int key = begin; key < end; ++key)
+          store_key(first, key, {0, 0, 0, 0}, {0, 0, 0, 0});
+      } else if (source == KeySource::kStepRow || record.shape.code == RecordCode::kBf16) {
+        segment<UnitCode::kBf16, 4>(mine, record, begin, end, first);
+      } else if (record.shape.code == RecordCode::kFp8) {
+        segment<UnitCode::kFp8, 4>(mine, record, begin, end, first);
+      } else {
+        segment<UnitCode::kFp4, 4>(mine, record, begin, end, first);
       }
+      begin = end;
     }
   }
 
@@ -352,12 +372,14 @@ __device__ inline void transpose_quad(std::uint32_t (&words)[4], int lane) {
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     const std::uint32_t given = __shfl_xor_sync(0xffffffffu, odd ? words[i] : words[i + 1], 1);
-    words[odd ? i : i + 1] = given;
+    words[i] = odd ? given : words[i];
+    words[i + 1] = odd ? words[i + 1] : given;
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const std::uint32_t given = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i + 2], 2);
-    words[upper ? i : i + 2] = given;
+    words[i] = upper ? given : words[i];
+    words[i + 2] = upper ? words[i + 2] : given;
   }
 }
 
