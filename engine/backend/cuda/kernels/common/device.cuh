@@ -57,6 +57,10 @@ __device__ inline RecordAddress block_record(const StepData& step, const Sequenc
   const std::int64_t block = row / place.rows;
   return record_in(place, step.blocks[sequence.first_block + block], row - block * place.rows);
 }
+// Entry `block` of a sequence's block table, through the read-only cache.
+__device__ inline const std::uint8_t* block_base(std::byte* const* table, int block) {
+  return reinterpret_cast<const std::uint8_t*>(__ldg(reinterpret_cast<const unsigned long long*>(table + block)));
+}
 __device__ inline RecordAddress ring_record(const SequenceData& sequence, const RecordPlace& place,
                                             std::int64_t position) {
   return record_in(place, sequence.private_state, position % place.rows);
