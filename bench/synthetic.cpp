@@ -146,9 +146,12 @@ void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
   // Codes have a spread of about 64 (FP8) or 2 (FP4); outputs should keep the size of their inputs.
   synthetic.pools.emplace_back(scales, std::byte{127 - 12});
   synthetic.pools.emplace_back(scales, std::byte{127 - 7});
+  // A random bias of the router would choose the same experts for every token.
+  synthetic.pools.emplace_back(4096 * sizeof(float), std::byte{0});
   for (graph::Weight& weight : graph.weights)
     for (graph::WeightPart& part : weight.parts) {
-      part.data = synthetic.pools[static_cast<std::size_t>(weight.format)].data();
+      const bool bias = weight.name.find(".gate.bias") != std::string::npos;
+      part.data = synthetic.pools[bias ? kFormats + 2 : static_cast<std::size_t>(weight.format)].data();
       part.scale =
           synthetic.pools[weight.format == graph::WeightFormat::kFp4Rows ? kFormats + 1 : kFormats].data();
     }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
-#include "backend/cuda/kernels/common/attention.h"
+#include "backend/cuda/kernels/common/attention_plain.h"
+#include "backend/cuda/kernels/common/index_scores.h"
+#include "backend/cuda/kernels/common/select.h"
+#include "backend/cuda/kernels/common/sparse_attention.h"
 #include "backend/cuda/ops.h"
 #include "base/check.h"
 
@@ -13,7 +16,61 @@ using graph::Op;
 
 namespace {
 
-constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of index scores at a time
+constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;    // of index scores at a time
+constexpr std::int64_t kSplitBytes = std::int64_t{128} << 20;  // of split attention at a time
+constexpr int kMajor = 9, kMinor = 0;                            // what the kernels of this build are for
+
+std::int64_t most_keys(const PlainAttention& attention, std::int64_t context) {
+  if (attention.ratio == 0) return attention.window;
+  return attention.window + (attention.selection != nullptr ? attention.selected : context / attention.ratio);
+}
+
+bool stored_for_fast(RecordCode code) {
+  return code == RecordCode::kBf16 || code == RecordCode::kFp8 || code == RecordCode::kNvfp4;
+}
+
+bool is_fast(const Prepare& prepare, const PlainAttention& attention) {
+  return !prepare.wide() && attention.head_dim == kAttentionChannels && attention.heads <= kMostAttentionHeads &&
+         stored_for_fast(attention.ring.shape.code) &&
+         (attention.ratio == 0 || stored_for_fast(attention.global.shape.code));
+}
+
+// Kernels for heads of 512 channels.
+Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& plain, RowSpace rows, const Values& q,
+                                const Values& window_rows, const Values& o, std::int64_t rows_at_most) {
+  SparseAttention attention;
+  attention.window_axis = plain.window_axis;
+  attention.q = q.data;
+  attention.window_rows = window_rows.data;
+  attention.o = o.data;
+  attention.sinks = plain.sinks;
+  attention.scale = plain.scale;
+  attention.heads = plain.heads;
+  attention.window = plain.window;
+  attention.ring = plain.ring;
+  attention.has_rows = plain.ratio > 0;
+  attention.rows = plain.global;
+  attention.ratio = std::max(plain.ratio, 1);
+  attention.selection = plain.selection;
+  attention.columns = plain.selected;
+  SparseAttention largest = attention;
+  largest.most_keys = most_keys(plain, prepare.limits.context);
+  largest.queries = rows;
+  const std::int64_t each = split_attention_bytes(largest);
+  const std::int64_t workspace = std::clamp(each * rows_at_most, each, std::max(each, kSplitBytes));
+  prepare.want_scratch(static_cast<std::size_t>(workspace));
+  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
+    SparseAttention sized = attention;
+    sized.step = step->data();
+    sized.queries = launch.sized(rows);
+    sized.most_keys = most_keys(plain, launch.context);
+    const cudaError_t error =
+        choose_attention(sized, kMajor, kMinor) == AttentionVariant::kFused
+            ? launch_fused_attention(sized, device->multiprocessors(), launch.stream)
+            : launch_split_attention(sized, scratch->at<void>(), workspace, launch.stream);
+    device->note(error, "launched attention");
+  });
+}
 
 }  // namespace
 
@@ -21,7 +78,7 @@ Result<DeviceOp> prepare_attention(const Prepare& prepare, const Node& node) {
   // The selection of every visible row has no columns; attention counts the rows itself.
   if (node.op == Op::kSelectAllRows) return DeviceOp([](const Launch&) {});
   const auto& attributes = std::get<graph::AttentionAttributes>(node.attributes);
-  SparseAttention attention;
+  PlainAttention attention;
   attention.heads = attributes.heads;
   attention.head_dim = attributes.head_dim;
   attention.window = attributes.window;
@@ -47,69 +104,183 @@ Result<DeviceOp> prepare_attention(const Prepare& prepare, const Node& node) {
   const Values q = prepare.values(node.inputs[0]), rows_made = prepare.values(node.inputs[1]);
   const Values o = prepare.values(node.outputs[0]);
   const RowSpace rows = prepare.space_of(node.inputs[0]);
+  if (is_fast(prepare, attention))
+    return fast_attention(prepare, attention, rows, q, rows_made, o, prepare.most_rows(node.inputs[0]));
   return DeviceOp([=, step = &prepare.step](const Launch& launch) {
     sparse_attention_plain(step->data(), launch.sized(rows), attention, q, rows_made, o, launch.stream);
   });
 }
 
-Result<DeviceOp> prepare_index(const Prepare& prepare, const Node& node, int site_index) {
-  const ScheduledSite& site = prepare.schedule.sites()[static_cast<std::size_t>(site_index)];
-  const auto& attributes = std::get<graph::IndexAttributes>(node.attributes);
-  const state::StateClass* keys = prepare.reads(node, state::Kind::kIndexKeys);
-  DI_CHECK(keys != nullptr);
-  IndexScores index{attributes.heads, attributes.head_dim, attributes.ratio, attributes.scale, prepare.record(*keys)};
-  Selection selection;
-  selection.ratio = attributes.ratio;
-  if (site.candidates != nullptr) {
-    const auto& wanted = std::get<graph::IndexAttributes>(site.candidates->attributes);
-    selection.block_size = wanted.candidate_block_size;
-    selection.blocks = static_cast<int>(columns_of(prepare.value(site.candidates->outputs[0])));
-    selection.made = prepare.ints(site.candidates->outputs[0]);
+namespace {
+
+// What an index site makes of its scores.
+struct IndexSite {
+  int blocks = 0, block_size = 0;          // candidate blocks made, or allowed
+  std::int32_t* made = nullptr;            // [R, blocks]
+  const std::int32_t* allowed = nullptr;   // [R, blocks]
+  int top_k = 0;
+  std::int32_t* chosen = nullptr;          // [R, top_k]
+};
+
+IndexSite index_site(const Prepare& prepare, const ScheduledSite& scheduled) {
+  IndexSite site;
+  if (scheduled.candidates != nullptr) {
+    site.block_size = std::get<graph::IndexAttributes>(scheduled.candidates->attributes).candidate_block_size;
+    site.blocks = static_cast<int>(columns_of(prepare.value(scheduled.candidates->outputs[0])));
+    site.made = prepare.ints(scheduled.candidates->outputs[0]);
   }
-  Selection chosen;  // a site may make candidates for others and have a selection of its own
-  chosen.ratio = attributes.ratio;
-  if (site.select != nullptr) {
-    chosen.top_k = static_cast<int>(columns_of(prepare.value(site.select->outputs[0])));
-    chosen.out = prepare.ints(site.select->outputs[0]);
-    if (site.select->inputs.size() > 1) {
-      chosen.block_size = std::get<graph::IndexAttributes>(site.select->attributes).candidate_block_size;
-      chosen.blocks = static_cast<int>(columns_of(prepare.value(site.select->inputs[1])));
-      chosen.allowed = prepare.ints(site.select->inputs[1]);
+  if (scheduled.select != nullptr) {
+    site.top_k = static_cast<int>(columns_of(prepare.value(scheduled.select->outputs[0])));
+    site.chosen = prepare.ints(scheduled.select->outputs[0]);
+    if (scheduled.select->inputs.size() > 1) {
+      DI_CHECK_MSG(site.made == nullptr, "a site that makes candidates and is held to others");
+      site.block_size = std::get<graph::IndexAttributes>(scheduled.select->attributes).candidate_block_size;
+      site.blocks = static_cast<int>(columns_of(prepare.value(scheduled.select->inputs[1])));
+      site.allowed = prepare.ints(scheduled.select->inputs[1]);
     }
   }
-  const std::int64_t stride = std::max<std::int64_t>(prepare.limits.context / attributes.ratio, 1);
-  const std::int64_t most = prepare.most_rows(node.inputs[0]);
-  KeptScores& kept = prepare.kept[static_cast<std::size_t>(site_index)];
-  const std::int64_t block_stride = selection.block_size > 0 ? stride / selection.block_size + 1 : 0;
-  std::int64_t batch = most;
-  if (site.kept) {
-    kept.stride = stride;
-    DI_ASSIGN(kept.memory, DeviceBuffer::create(prepare.device, "kept index scores",
-                                                static_cast<std::size_t>(most * stride) * sizeof(float)));
-    prepare.want_scratch(static_cast<std::size_t>(most * block_stride) * sizeof(float));
+  return site;
+}
+
+struct IndexOperands {
+  PlainIndexScores index;
+  IndexSite site;
+  Values q, weights;
+  RowSpace rows;
+  std::int64_t most_rows = 0;
+};
+
+// Scores of any sizes, or those that a seam keeps.
+Result<DeviceOp> plain_index(const Prepare& prepare, const IndexOperands& with, KeptScores* kept) {
+  PlainSelection made, chosen;
+  made.ratio = chosen.ratio = with.index.ratio;
+  made.block_size = chosen.block_size = with.site.block_size;
+  made.blocks = chosen.blocks = with.site.blocks;
+  made.made = with.site.made;
+  chosen.top_k = with.site.top_k;
+  chosen.out = with.site.chosen;
+  chosen.allowed = with.site.allowed;
+  const std::int64_t stride = std::max<std::int64_t>(prepare.limits.context / with.index.ratio, 1);
+  const std::int64_t block_stride = with.site.made != nullptr ? stride / with.site.block_size + 1 : 0;
+  std::int64_t batch = with.most_rows;
+  if (kept != nullptr) {
+    kept->stride = stride;
+    DI_ASSIGN(kept->memory, DeviceBuffer::create(prepare.device, "kept index scores",
+                                                 static_cast<std::size_t>(batch * stride) * sizeof(float)));
+    prepare.want_scratch(static_cast<std::size_t>(batch * block_stride) * sizeof(float));
   } else {
-    batch = std::clamp<std::int64_t>(kScoreBytes / static_cast<std::int64_t>(sizeof(float)) / (stride + block_stride), 1,
-                                     most);
+    batch = std::clamp<std::int64_t>(
+        kScoreBytes / static_cast<std::int64_t>(sizeof(float)) / (stride + block_stride), 1, with.most_rows);
     prepare.want_scratch(static_cast<std::size_t>(batch * (stride + block_stride)) * sizeof(float));
   }
-  float* const kept_scores = site.kept ? kept.memory.as<float>() : nullptr;
-  const Values q = prepare.values(node.inputs[0]), weights = prepare.values(node.inputs[1]);
-  const RowSpace rows = prepare.space_of(node.inputs[0]);
+  float* const kept_scores = kept != nullptr ? kept->memory.as<float>() : nullptr;
   return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
-    const RowSpace sized = launch.sized(rows);
-    const std::int64_t visible = std::max<std::int64_t>(launch.context / index.ratio, 1);
+    const RowSpace sized = launch.sized(with.rows);
+    const std::int64_t visible = std::max<std::int64_t>(launch.context / with.index.ratio, 1);
     for (int first = 0; first < sized.most; first += static_cast<int>(batch)) {
       const int count = std::min(static_cast<int>(batch), sized.most - first);
       float* const scores = kept_scores != nullptr ? kept_scores : scratch->at<float>();
       float* const block_scores =
           kept_scores != nullptr ? scratch->at<float>() : scratch->at<float>() + batch * stride;
-      index_scores_plain(step->data(), sized, index, q, weights, first, count, visible, scores, stride, launch.stream);
-      if (selection.made != nullptr)
-        select_rows(step->data(), sized, selection, first, count, scores, stride, block_scores, launch.stream);
+      index_scores_plain(step->data(), sized, with.index, with.q, with.weights, first, count, visible, scores, stride,
+                         launch.stream);
+      if (made.made != nullptr)
+        select_rows(step->data(), sized, made, first, count, scores, stride, block_scores, launch.stream);
       if (chosen.out != nullptr)
         select_rows(step->data(), sized, chosen, first, count, scores, stride, nullptr, launch.stream);
     }
   });
+}
+
+// Kernels for keys of 128 channels.
+DeviceOp fast_index(const Prepare& prepare, const IndexOperands& with) {
+  IndexScores index;
+  index.query = with.q.data;
+  index.weights = with.weights.data;
+  index.heads = with.index.heads;
+  index.scale = with.index.scale;
+  index.keys = with.index.keys;
+  index.ratio = with.index.ratio;
+  index.candidates = with.site.allowed;
+  index.candidate_columns = with.site.allowed != nullptr ? with.site.blocks : 0;
+  index.block_size = std::max(with.site.block_size, 1);
+  // Queries that see no more rows than are selected get all of them, unscored.
+  index.enough = with.site.top_k;
+  if (with.site.made != nullptr)
+    index.enough = std::min<std::int64_t>(with.site.chosen != nullptr ? with.site.top_k : INT32_MAX,
+                                          static_cast<std::int64_t>(with.site.blocks) * with.site.block_size);
+  const std::int64_t candidates = static_cast<std::int64_t>(with.site.blocks) * with.site.block_size;
+  const auto entries_of = [=, masked = with.site.allowed != nullptr](std::int64_t context) {
+    const std::int64_t visible = std::max<std::int64_t>(context / with.index.ratio, 1);
+    return masked ? std::min(candidates, (visible + index.block_size - 1) / index.block_size * index.block_size)
+                  : visible;
+  };
+  index.stride = (entries_of(prepare.limits.context) + 3) / 4 * 4;
+  const std::int64_t batch = std::clamp<std::int64_t>(
+      kScoreBytes / static_cast<std::int64_t>(sizeof(float)) / index.stride, 1, with.most_rows);
+  prepare.want_scratch(static_cast<std::size_t>(batch * index.stride) * sizeof(float));
+  return [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
+    IndexScores scores = index;
+    scores.step = step->data();
+    scores.queries = launch.sized(with.rows);
+    scores.scores = scratch->at<float>();
+    scores.most_entries = entries_of(launch.context);
+    for (int first = 0; first < scores.queries.most; first += static_cast<int>(batch)) {
+      scores.first_row = first;
+      scores.row_count = std::min(static_cast<int>(batch), scores.queries.most - first);
+      const IndexVariant variant = choose_index(scores, kMajor, kMinor);
+      device->note(variant == IndexVariant::kWarp
+                       ? launch_index_scores(scores, device->multiprocessors(), launch.stream)
+                       : launch_index_scores_sm90(scores, variant == IndexVariant::kManyQueries,
+                                                  device->multiprocessors(), launch.stream),
+                   "launched index scores");
+      Selection selection;
+      selection.step = scores.step;
+      selection.queries = scores.queries;
+      selection.first_row = first;
+      selection.row_count = scores.row_count;
+      selection.scores = scores.scores;
+      selection.stride = scores.stride;
+      selection.ratio = scores.ratio;
+      selection.most_entries = scores.most_entries;
+      if (with.site.made != nullptr) {
+        Selection blocks = selection;
+        blocks.block_size = with.site.block_size;
+        blocks.out = with.site.made;
+        blocks.columns = with.site.blocks;
+        device->note(launch_selection(blocks, device->multiprocessors(), launch.stream), "launched a selection");
+      }
+      if (with.site.chosen == nullptr) continue;
+      selection.candidates = with.site.allowed;
+      selection.candidate_columns = scores.candidate_columns;
+      selection.block_size = with.site.allowed != nullptr ? with.site.block_size : 0;
+      selection.out = with.site.chosen;
+      selection.columns = with.site.top_k;
+      device->note(launch_selection(selection, device->multiprocessors(), launch.stream), "launched a selection");
+    }
+  };
+}
+
+}  // namespace
+
+Result<DeviceOp> prepare_index(const Prepare& prepare, const Node& node, int site_index) {
+  const ScheduledSite& scheduled = prepare.schedule.sites()[static_cast<std::size_t>(site_index)];
+  const auto& attributes = std::get<graph::IndexAttributes>(node.attributes);
+  const state::StateClass* keys = prepare.reads(node, state::Kind::kIndexKeys);
+  DI_CHECK(keys != nullptr);
+  IndexOperands with;
+  with.index = {attributes.heads, attributes.head_dim, attributes.ratio, attributes.scale, prepare.record(*keys)};
+  with.site = index_site(prepare, scheduled);
+  with.q = prepare.values(node.inputs[0]);
+  with.weights = prepare.values(node.inputs[1]);
+  with.rows = prepare.space_of(node.inputs[0]);
+  with.most_rows = prepare.most_rows(node.inputs[0]);
+  const RecordCode code = with.index.keys.shape.code;
+  const bool fast = !prepare.wide() && attributes.head_dim == kIndexChannels && attributes.heads <= kMostIndexHeads &&
+                    (code == RecordCode::kMxfp4 || code == RecordCode::kBf16) && with.weights.bf16;
+  if (fast && !scheduled.kept) return fast_index(prepare, with);
+  return plain_index(prepare, with,
+                     scheduled.kept ? &prepare.kept[static_cast<std::size_t>(site_index)] : nullptr);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -1,4 +1,4 @@
-#include "backend/cuda/kernels/common/attention.h"
+#include "backend/cuda/kernels/common/attention_plain.h"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/record.cuh"
 
@@ -19,7 +19,7 @@ struct KeyList {
   const std::int32_t* selection;
 };
 
-__device__ KeyList key_list(const StepData& step, const SparseAttention& attention, RowAxis axis, int row) {
+__device__ KeyList key_list(const StepData& step, const PlainAttention& attention, RowAxis axis, int row) {
   const int token = token_row(step, axis, row);
   const std::int64_t position = step.positions[token];
   KeyList list;
@@ -51,7 +51,7 @@ __device__ KeyList key_list(const StepData& step, const SparseAttention& attenti
   return list;
 }
 
-__device__ float key_value(const StepData& step, const SparseAttention& attention, const KeyList& list,
+__device__ float key_value(const StepData& step, const PlainAttention& attention, const KeyList& list,
                            const Values& window_rows, int index, int c) {
   if (index >= list.window_keys) {
     const int i = index - list.window_keys;
@@ -66,7 +66,7 @@ __device__ float key_value(const StepData& step, const SparseAttention& attentio
 }
 
 // Shared: keys [kKeyTile][head_dim + 1], q [head_dim], logits and numerators [kKeyTile].
-__global__ void attention_kernel(StepData step, RowSpace rows, SparseAttention attention, Values q, Values window_rows,
+__global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention attention, Values q, Values window_rows,
                                  Values o) {
   extern __shared__ float shared[];
   const int row = static_cast<int>(blockIdx.x);
@@ -122,7 +122,7 @@ __global__ void attention_kernel(StepData step, RowSpace rows, SparseAttention a
 }
 
 // Shared: q [heads][head_dim]. One thread a key.
-__global__ void scores_kernel(StepData step, RowSpace rows, IndexScores index, Values q, Values weights, int first_row,
+__global__ void scores_kernel(StepData step, RowSpace rows, PlainIndexScores index, Values q, Values weights, int first_row,
                               float* scores, std::int64_t stride) {
   extern __shared__ float query[];
   const int row = first_row + static_cast<int>(blockIdx.y);
@@ -231,7 +231,7 @@ __device__ void take_highest(int count, int wanted, At at, Name name, std::int32
   __syncthreads();
 }
 
-__global__ void select_kernel(StepData step, RowSpace rows, Selection selection, int first_row, const float* scores,
+__global__ void select_kernel(StepData step, RowSpace rows, PlainSelection selection, int first_row, const float* scores,
                               std::int64_t stride, float* block_scores) {
   __shared__ SelectScratch scratch;
   const int row = first_row + static_cast<int>(blockIdx.x);
@@ -276,7 +276,7 @@ __global__ void select_kernel(StepData step, RowSpace rows, Selection selection,
 
 }  // namespace
 
-void sparse_attention_plain(const StepData& step, RowSpace rows, SparseAttention attention, Values q,
+void sparse_attention_plain(const StepData& step, RowSpace rows, PlainAttention attention, Values q,
                             Values window_rows, Values o, cudaStream_t stream) {
   const std::size_t shared = sizeof(float) * static_cast<std::size_t>(kKeyTile * (attention.head_dim + 1) +
                                                                      attention.head_dim + 2 * kKeyTile);
@@ -285,7 +285,7 @@ void sparse_attention_plain(const StepData& step, RowSpace rows, SparseAttention
          shared, stream, step, rows, attention, q, window_rows, o);
 }
 
-void index_scores_plain(const StepData& step, RowSpace rows, IndexScores index, Values q, Values weights, int first_row,
+void index_scores_plain(const StepData& step, RowSpace rows, PlainIndexScores index, Values q, Values weights, int first_row,
                         int batch, std::int64_t most_visible, float* scores, std::int64_t stride, cudaStream_t stream) {
   const std::size_t shared = sizeof(float) * static_cast<std::size_t>(index.heads * index.head_dim);
   if (shared > 48 * 1024)
@@ -294,7 +294,7 @@ void index_scores_plain(const StepData& step, RowSpace rows, IndexScores index, 
          stream, step, rows, index, q, weights, first_row, scores, stride);
 }
 
-void select_rows(const StepData& step, RowSpace rows, Selection selection, int first_row, int batch,
+void select_rows(const StepData& step, RowSpace rows, PlainSelection selection, int first_row, int batch,
                  const float* scores, std::int64_t stride, float* block_scores, cudaStream_t stream) {
   launch(select_kernel, dim3(static_cast<unsigned>(batch)), kSelectThreads, 0, stream, step, rows, selection,
          first_row, scores, stride, block_scores);

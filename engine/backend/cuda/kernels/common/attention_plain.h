@@ -8,7 +8,7 @@
 
 namespace deepinfer::backend::cuda {
 
-struct SparseAttention {
+struct PlainAttention {
   int heads = 0, head_dim = 0, window = 0;
   int ratio = 0;  // 0: window only
   float scale = 1;
@@ -21,19 +21,19 @@ struct SparseAttention {
   int selected = 0;
 };
 // q [R, heads, head_dim], rows [T or D, head_dim] this step's window rows -> o [R, heads, head_dim]. One block a row and head.
-void sparse_attention_plain(const StepData& step, RowSpace rows, SparseAttention attention, Values q, Values window_rows,
+void sparse_attention_plain(const StepData& step, RowSpace rows, PlainAttention attention, Values q, Values window_rows,
                             Values o, cudaStream_t stream);
 
-struct IndexScores {
+struct PlainIndexScores {
   int heads = 0, head_dim = 0, ratio = 1;
   float scale = 1;
   Record keys;
 };
 // scores[row - first_row][j] for the visible rows j of rows [first_row, first_row + batch); `stride` scores a row.
-void index_scores_plain(const StepData& step, RowSpace rows, IndexScores index, Values q, Values weights, int first_row,
+void index_scores_plain(const StepData& step, RowSpace rows, PlainIndexScores index, Values q, Values weights, int first_row,
                         int batch, std::int64_t most_visible, float* scores, std::int64_t stride, cudaStream_t stream);
 
-struct Selection {
+struct PlainSelection {
   int ratio = 1;
   int top_k = 0;       // of `out`; 0: none
   int block_size = 0;  // rows of a candidate block
@@ -43,7 +43,7 @@ struct Selection {
   const std::int32_t* allowed = nullptr;  // [R, blocks]: rows outside of these are never taken
 };
 // Exact: higher score first, then lower row. `block_scores` [batch, stride / block_size + 1] is scratch where `made` is set.
-void select_rows(const StepData& step, RowSpace rows, Selection selection, int first_row, int batch,
+void select_rows(const StepData& step, RowSpace rows, PlainSelection selection, int first_row, int batch,
                  const float* scores, std::int64_t stride, float* block_scores, cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda
