@@ -52,13 +52,13 @@ class Steps {
     const backend::StepLimits limits{tokens, tokens, sequences, sequences, context};
     const state::Registry& registry = steps->synthetic_->model.registry;
     DI_ASSIGN(steps->executable_, steps->backend_->compile(graph, registry, limits));
-    // Rows of earlier tokens: finite values of either sign and about one size, whatever their format.
+    // Rows of earlier tokens: small finite values, whatever their format.
     std::mt19937 random(3);
     std::vector<std::byte> content(std::max(registry.block_bytes(), registry.sequence_bytes()));
     const auto place = [&](std::size_t bytes, const char* tag) -> Result<std::byte*> {
       DI_ASSIGN(std::byte* const address, steps->backend_->allocate(bytes, tag));
       for (std::size_t i = 0; i < bytes; ++i)
-        content[i] = static_cast<std::byte>((random() & 0x8fu) | 0x30u);
+        content[i] = static_cast<std::byte>((random() & 0x0fu) | 0x30u);
       steps->backend_->write(address, std::span(content).first(bytes));
       return address;
     };

@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kReserved = int64_t{1} << 30;  // captured graphs, what the driver takes for itself
 constexpr const char* kKernelSet = "sm90";
 // Those that there are kernels for.
-constexpr graph::FusionSet kFusions = graph::Fusion::kLinears | graph::Fusion::kHcSite;
+constexpr graph::FusionSet kFusions = (graph::Fusion::kLinears | graph::Fusion::kHcSite) |
+                                      (graph::Fusion::kGate | graph::Fusion::kExperts);
 
 }  // namespace
 

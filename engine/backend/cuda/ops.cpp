@@ -89,7 +89,8 @@ Result<std::byte*> Prepare::keep_bytes(const void* content, std::size_t bytes) c
 }
 
 bool has_op(Op op, bool wide) {
-  return op < Op::kFusedHcSite || op == Op::kFusedLinears || (op == Op::kFusedHcSite && !wide);
+  if (op < Op::kFusedHcSite || op == Op::kFusedLinears) return true;
+  return !wide && (op == Op::kFusedHcSite || op == Op::kFusedGate || op == Op::kFusedExperts);
 }
 
 Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item) {
@@ -116,6 +117,8 @@ Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item)
     case Op::kHashRoute:
     case Op::kExpertGateUp:
     case Op::kSwiGlu:
+    case Op::kFusedGate:
+    case Op::kFusedExperts:
     case Op::kExpertDown:
     case Op::kExpertSum: return prepare_experts(prepare, node);
     default: return prepare_stream(prepare, node);

@@ -26,13 +26,55 @@ Result<Gate> gate_of(const Prepare& prepare, const Node& node) {
   return gate;
 }
 
-Result<DeviceOp> gate_op(const Prepare& prepare, const Node& node) {
-  DI_ASSIGN(Gate gate, gate_of(prepare, node));
+Result<void> add_bias(const Prepare& prepare, const Node& node, Gate& gate) {
   DI_ASSIGN(gate.bias, prepare.weights.values(node.weights[0]));
   gate.image_bias = gate.bias;
   if (node.weights.size() > 1) {
     DI_ASSIGN(gate.image_bias, prepare.weights.values(node.weights[1]));
   }
+  return {};
+}
+
+// Router scores and choice in one: the parts are the scores, and a gate or a table look-up.
+Result<DeviceOp> fused_gate_op(const Prepare& prepare, const Node& node) {
+  const auto& parts = std::get<graph::FusedAttributes>(node.attributes).parts;
+  const Node& scores = prepare.graph.fused_parts[static_cast<std::size_t>(parts[0])];
+  const Node& choice = prepare.graph.fused_parts[static_cast<std::size_t>(parts[1])];
+  DI_ASSIGN(Gate gate, gate_of(prepare, choice));
+  const float temperature = std::get<graph::GateAttributes>(scores.attributes).gate_temp;
+  const float* const z = prepare.floats(scores.inputs[0]);
+  std::int32_t* const ids = prepare.ints(choice.outputs[0]);
+  float* const weights = prepare.floats(choice.outputs[1]);
+  const RowSpace rows = prepare.space_of(choice.outputs[0]);
+  const StepBuffers* const step = &prepare.step;
+  if (choice.op == Op::kGateTopK && !prepare.has_memory(scores.outputs[0])) {
+    DI_TRY(add_bias(prepare, choice, gate));
+    return DeviceOp([=](const Launch& launch) {
+      fused_gate(step->data(), launch.sized(rows), gate, z, temperature, ids, weights, launch.stream);
+    });
+  }
+  // Scores that something else reads, and tables, in two launches.
+  const std::int32_t* table = nullptr;
+  if (choice.op == Op::kHashRoute) {
+    DI_ASSIGN(table, prepare.weights.integers(choice.weights[0]));
+  } else {
+    DI_TRY(add_bias(prepare, choice, gate));
+  }
+  float* const kept = prepare.has_memory(scores.outputs[0]) ? prepare.floats(scores.outputs[0]) : nullptr;
+  prepare.want_scratch(static_cast<std::size_t>(prepare.most_rows(choice.outputs[0]) * gate.experts) * sizeof(float));
+  return DeviceOp([=, scratch = prepare.scratch](const Launch& launch) {
+    float* const s = kept != nullptr ? kept : scratch->at<float>();
+    router_scores(step->data(), launch.sized(rows), z, gate.experts, temperature, s, launch.stream);
+    if (table != nullptr)
+      hash_route(step->data(), launch.sized(rows), gate, table, s, ids, weights, launch.stream);
+    else
+      gate_top_k(step->data(), launch.sized(rows), gate, s, ids, weights, launch.stream);
+  });
+}
+
+Result<DeviceOp> gate_op(const Prepare& prepare, const Node& node) {
+  DI_ASSIGN(Gate gate, gate_of(prepare, node));
+  DI_TRY(add_bias(prepare, node, gate));
   const float* const s = prepare.floats(node.inputs[0]);
   std::int32_t* const ids = prepare.ints(node.outputs[0]);
   float* const weights = prepare.floats(node.outputs[1]);
@@ -103,7 +145,62 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
   return DeviceOp([=, scratch = prepare.scratch, count = static_cast<int>(node.weights.size())](const Launch& launch) {
     const Assignment assignment = assignment_in(*scratch, experts);
     assign_experts(step->data(), launch.sized(rows), ids, experts, top_k, assignment, launch.stream);
-    experts_few(step->data(), launch.sized(rows), parts.data(), count, top_k, share, input, assignment, launch.stream);
+    experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment, launch.stream);
+  });
+}
+
+// All of the routed experts: assignment, gate and up with their SwiGLU, down, sum. What is between lies in scratch memory.
+Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
+  const auto& indices = std::get<graph::FusedAttributes>(node.attributes).parts;
+  const auto part = [&](std::size_t i) -> const Node& {
+    return prepare.graph.fused_parts[static_cast<std::size_t>(indices[i])];
+  };
+  const Node &gate_up = part(0), &activation = part(1), &down = part(2), &sum = part(3);
+  for (const Node* inside : {&gate_up, &activation, &down})
+    for (const graph::ValueId id : inside->outputs)
+      if (prepare.has_memory(id))
+        return make_error(ErrorKind::kUnsupported,
+                          fmt::format("cannot compile: '{}' is read from inside the fused experts of layer {}",
+                                      prepare.value(id).name, node.layer));
+  for (const graph::WeightId id : {gate_up.weights[0], gate_up.weights[1], down.weights[0]})
+    if (!prepare.weights.packable(id) || prepare.weights.weight(id).k % 2 != 0)
+      return make_error(ErrorKind::kUnsupported,
+                        fmt::format("cannot compile {}: the cuda backend takes experts in FP4, FP8 or bf16 of an even width",
+                                    prepare.weights.weight(id).name));
+  const Values x = prepare.values(gate_up.inputs[0]);
+  const std::int32_t* const ids = prepare.ints(gate_up.inputs[1]);
+  const auto top_k = static_cast<int>(columns_of(prepare.value(gate_up.inputs[1])));
+  const RowSpace rows = prepare.space_of(gate_up.inputs[1]);
+  std::array<StackPart, 2> stacks = {};
+  for (std::size_t i = 0; i < 2; ++i) {
+    DI_ASSIGN(stacks[i].weight, prepare.weights.packed(gate_up.weights[i]));
+  }
+  StackPart last;
+  DI_ASSIGN(last.weight, prepare.weights.packed(down.weights[0]));
+  Activation swiglu;
+  swiglu.fused = true;
+  swiglu.limit = std::get<graph::SwiGluAttributes>(activation.attributes).limit;
+  if (activation.inputs.size() > 2) swiglu.weights = prepare.floats(activation.inputs[2]);
+  const int experts = stacks[0].weight.experts;
+  const std::int64_t width = stacks[0].weight.matrix.n, hidden = last.weight.matrix.n;
+  const std::int64_t pairs = prepare.most_rows(gate_up.inputs[1]) * top_k;
+  const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::size_t t_at = aligned(assignment_words(experts, pairs) * sizeof(std::int32_t));
+  const std::size_t y_at = t_at + aligned(static_cast<std::size_t>(pairs * width) * 2);
+  prepare.want_scratch(y_at + static_cast<std::size_t>(pairs * hidden) * 2);
+  const Values shared = prepare.values(sum.inputs[2]), out = prepare.values(sum.outputs[0]);
+  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
+    const RowSpace sized = launch.sized(rows);
+    const Assignment assignment = assignment_in(*scratch, experts);
+    const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
+    std::array<StackPart, 2> first = stacks;
+    first[0].out = t;
+    StackPart second = last;
+    second.out = y;
+    assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+    experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, launch.stream);
+    experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, launch.stream);
+    expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
   });
 }
 
@@ -138,6 +235,8 @@ Result<DeviceOp> prepare_experts(const Prepare& prepare, const Node& node) {
     case Op::kGateTopK: return gate_op(prepare, node);
     case Op::kHashRoute: return hash_op(prepare, node);
     case Op::kSwiGlu: return swiglu_op(prepare, node);
+    case Op::kFusedGate: return fused_gate_op(prepare, node);
+    case Op::kFusedExperts: return fused_experts_op(prepare, node);
     case Op::kExpertSum: {
       const Values y = prepare.values(node.inputs[0]), shared = prepare.values(node.inputs[2]);
       const Values sum = prepare.values(node.outputs[0]);

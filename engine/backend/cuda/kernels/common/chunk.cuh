@@ -62,24 +62,43 @@ struct ChunkWeights {
   }
 };
 
-// Rows of activations: x(row tile j, column) is two neighbouring bf16 of this lane's row (lane / 4), or 0.
+// Rows of activations: x(row tile j, column) is two neighbouring bf16 of this lane's row (lane / 4), or 0. One row tile is loaded
+// as a whole before the first product, so that its loads wait together.
 template <PackedCode kCode, int kRowTiles, class Input>
 __device__ void multiply_chunk(const ChunkWeights<kCode>& weights, int columns, int lane, Input x,
                                float (&sums)[kRowTiles][4]) {
+  constexpr int kSteps = kChunk / 16;
 #pragma unroll
   for (int j = 0; j < kRowTiles; ++j)
     for (int i = 0; i < 4; ++i)
       sums[j][i] = 0.0f;
+  if constexpr (kRowTiles == 1) {
+    std::uint32_t b[kSteps][2];
 #pragma unroll
-  for (int step = 0; step < kChunk / 16; ++step) {
-    if (step * 16 >= columns) break;  // the last chunk of a matrix may be short
-    std::uint32_t a[4];
-    weights.operand(step, a);
+    for (int step = 0; step < kSteps; ++step) {
+      const int column = step * 16 + 2 * (lane % 4);
+      b[step][0] = step * 16 < columns ? x(0, column) : 0;
+      b[step][1] = step * 16 < columns ? x(0, column + 8) : 0;
+    }
 #pragma unroll
-    for (int j = 0; j < kRowTiles; ++j) {
-      const std::uint32_t b0 = x(j, step * 16 + 2 * (lane % 4));
-      const std::uint32_t b1 = x(j, step * 16 + 2 * (lane % 4) + 8);
-      mma_step(sums[j], a, b0, b1);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step * 16 >= columns) break;  // the last chunk of a matrix may be short
+      std::uint32_t a[4];
+      weights.operand(step, a);
+      mma_step(sums[0], a, b[step][0], b[step][1]);
+    }
+  } else {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step * 16 >= columns) break;
+      std::uint32_t a[4];
+      weights.operand(step, a);
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+        const std::uint32_t b0 = x(j, step * 16 + 2 * (lane % 4));
+        const std::uint32_t b1 = x(j, step * 16 + 2 * (lane % 4) + 8);
+        mma_step(sums[j], a, b0, b1);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/common/experts.h"
 
 #include "backend/cuda/kernels/common/chunk.cuh"
+#include "backend/cuda/kernels/common/device.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/plain.cuh"
 
@@ -9,51 +10,68 @@ namespace deepinfer::backend::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kMostStacks = 2;
 
+// Products of one launch. With an activation, stacks 0 and 1 are gate and up, and what leaves is their SwiGLU.
 struct StackPlan {
-  StackPart parts[kMostStacks];
-  int top_k, share;
-  int tiles_each;       // tiles of 16 outputs a block
-  int blocks_of_part;
+  StackPart parts[2];
+  int count;
+  int share;
+  int tiles_each;  // tiles of 16 outputs a block
+  int blocks;      // of one part; with an activation of both
+  Activation activation;
 };
 
-// Block (x, y): tiles of part x / blocks_of_part, of the y-th active expert. All row tiles of the expert, one after the other.
-template <PackedCode kCode, int kRowTiles>
-__global__ void __launch_bounds__(kWarps * 32) stack_kernel(StackPlan plan, Values x, Assignment assignment) {
+// Block (x, y): tiles of the y-th active expert, all its row tiles one after the other.
+template <PackedCode kCode, int kRowTiles, bool kActivated>
+__global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, Values x, Assignment assignment) {
   extern __shared__ float partials[];
+  wait_for_inputs();
   if (static_cast<int>(blockIdx.y) >= *assignment.active_count) return;
   const int expert = assignment.active[blockIdx.y];
-  const StackPart& part = plan.parts[static_cast<int>(blockIdx.x) / plan.blocks_of_part];
-  const PackedMatrix& matrix = part.weight.matrix;
-  const int first_tile = static_cast<int>(blockIdx.x) % plan.blocks_of_part * plan.tiles_each;
+  constexpr int kStacks = kActivated ? 2 : 1;
+  const int first_part = kActivated ? 0 : static_cast<int>(blockIdx.x) / plan.blocks;
+  const PackedMatrix& matrix = plan.parts[first_part].weight.matrix;
+  const int first_tile = static_cast<int>(blockIdx.x) % plan.blocks * plan.tiles_each;
   const int tiles = min(plan.tiles_each, matrix.tiles() - first_tile);
-  const std::uint8_t* units = matrix.units + expert * matrix.unit_bytes();
-  const std::uint8_t* scales = matrix.scales + expert * matrix.scale_bytes();
+  const std::int64_t units_at = expert * matrix.unit_bytes(), scales_at = expert * matrix.scale_bytes();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
   constexpr int kPartial = kTileOutputs * 8 * kRowTiles;
   constexpr int kColumns = unit_columns(kCode);
+  const int of_stack = tiles * chunks, units = kStacks * of_stack;
   const auto* input = static_cast<const __nv_bfloat16*>(x.data);
+  const auto columns_of = [&](int unit) { return min(kChunk, matrix.k_padded - unit % chunks * kChunk); };
+  const auto load = [&](ChunkWeights<kCode>& weights, int unit) {
+    const PackedMatrix& from = plan.parts[first_part + unit / of_stack].weight.matrix;
+    weights.load(matrix, from.units + units_at, from.scales + scales_at, first_tile + unit % of_stack / chunks,
+                 unit % chunks * (kChunk / kColumns), columns_of(unit) / kColumns, lane);
+  };
   const int end = assignment.first[expert + 1];
   for (int first_row = assignment.first[expert]; first_row < end; first_row += 8 * kRowTiles) {
+    ChunkWeights<kCode> weights;
+    if (warp < units) load(weights, warp);
     const __nv_bfloat16* rows[kRowTiles];
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
       const int at = first_row + j * 8 + lane / 4;
       rows[j] = at < end ? input + static_cast<std::int64_t>(assignment.slots[at] / plan.share) * x.columns : nullptr;
     }
-    for (int unit = warp; unit < tiles * chunks; unit += kWarps) {
-      const int tile = first_tile + unit / chunks, chunk = unit % chunks;
-      const int columns = min(kChunk, matrix.k_padded - chunk * kChunk);
-      ChunkWeights<kCode> weights;
-      weights.load(matrix, units, scales, tile, chunk * (kChunk / kColumns), columns / kColumns, lane);
+    for (int unit = warp; unit < units; unit += kWarps) {
+      constexpr bool kAhead = kCode != PackedCode::kBf16;  // bf16 chunks are too large to hold two
+      ChunkWeights<kCode> next;
+      if constexpr (kAhead)
+        if (unit + kWarps < units) load(next, unit + kWarps);
+      const int first_column = unit % chunks * kChunk;
       const auto operand = [&](int j, int column) -> std::uint32_t {
-        const int at = chunk * kChunk + column;
+        const int at = first_column + column;
         return rows[j] != nullptr && at < matrix.k ? *reinterpret_cast<const std::uint32_t*>(rows[j] + at) : 0;
       };
       float sums[kRowTiles][4];
-      multiply_chunk<kCode, kRowTiles>(weights, columns, lane, operand, sums);
+      multiply_chunk<kCode, kRowTiles>(weights, columns_of(unit), lane, operand, sums);
+      if constexpr (kAhead)
+        weights = next;
+      else if (unit + kWarps < units)
+        load(weights, unit + kWarps);
 #pragma unroll
       for (int j = 0; j < kRowTiles; ++j)
 #pragma unroll
@@ -61,33 +79,53 @@ __global__ void __launch_bounds__(kWarps * 32) stack_kernel(StackPlan plan, Valu
           partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] = sums[j][i];
     }
     __syncthreads();
+    const auto total = [&](int unit, int place) {
+      float sum = partials[unit * kPartial + place];
+      for (int chunk = 1; chunk < chunks; ++chunk)
+        sum += partials[(unit + chunk) * kPartial + place];
+      return sum;
+    };
     for (int at = static_cast<int>(threadIdx.x); at < tiles * kPartial; at += kWarps * 32) {
       const int tile = at / kPartial, place = at % kPartial;
       const int row = first_row + place / kTileOutputs;
       const int output = (first_tile + tile) * kTileOutputs + place % kTileOutputs;
       if (row >= end || output >= matrix.n) continue;
-      float total = partials[tile * chunks * kPartial + place];
-      for (int chunk = 1; chunk < chunks; ++chunk)
-        total += partials[(tile * chunks + chunk) * kPartial + place];
-      put_value(part.out, static_cast<std::int64_t>(assignment.slots[row]) * matrix.n + output, total);
+      const std::int64_t pair = assignment.slots[row];
+      float value = total(tile * chunks, place);
+      if constexpr (kActivated) {
+        const float gate = fminf(round_bf16(value), plan.activation.limit);
+        const float up = fminf(fmaxf(round_bf16(total(of_stack + tile * chunks, place)), -plan.activation.limit),
+                               plan.activation.limit);
+        value = __fmul_rn(silu_exact(gate), up);
+        if (plan.activation.weights != nullptr) value = __fmul_rn(value, plan.activation.weights[pair]);
+      }
+      put_value(plan.parts[first_part].out, pair * matrix.n + output, value);
     }
     __syncthreads();
   }
 }
 
-template <PackedCode kCode, int kRowTiles>
-void launch_stack(const StackPlan& plan, int parts, int most_active, Values x, Assignment assignment,
-                  cudaStream_t stream) {
+template <PackedCode kCode, int kRowTiles, bool kActivated>
+void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment, cudaStream_t stream) {
   const PackedMatrix& matrix = plan.parts[0].weight.matrix;
   const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
-  const std::size_t shared =
-      sizeof(float) * kTileOutputs * 8 * kRowTiles * static_cast<std::size_t>(plan.tiles_each * chunks);
+  const std::size_t shared = sizeof(float) * kTileOutputs * 8 * kRowTiles *
+                             static_cast<std::size_t>(plan.tiles_each * chunks * (kActivated ? 2 : 1));
   if (shared > 48 * 1024)
-    (void)cudaFuncSetAttribute(stack_kernel<kCode, kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared));
-  launch(stack_kernel<kCode, kRowTiles>,
-         dim3(static_cast<unsigned>(plan.blocks_of_part * parts), static_cast<unsigned>(most_active)), kWarps * 32,
-         shared, stream, plan, x, assignment);
+    (void)cudaFuncSetAttribute(stack_kernel<kCode, kRowTiles, kActivated>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  const int blocks = kActivated ? plan.blocks : plan.blocks * plan.count;
+  launch_chained(stack_kernel<kCode, kRowTiles, kActivated>,
+                 dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(most_active)), kWarps * 32, shared, stream,
+                 plan, x, assignment);
+}
+
+template <PackedCode kCode, int kRowTiles>
+void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment, cudaStream_t stream) {
+  if (plan.activation.fused)
+    launch_stack<kCode, kRowTiles, true>(plan, most_active, x, assignment, stream);
+  else
+    launch_stack<kCode, kRowTiles, false>(plan, most_active, x, assignment, stream);
 }
 
 // One thread an output of a pair.
@@ -109,18 +147,20 @@ __global__ void plain_stack_kernel(StepData step, int count, PlainStack weight, 
 
 }  // namespace
 
-void experts_few(const StepData& step, RowSpace rows, const StackPart* parts, int count, int top_k, int share, Values x,
+void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share, Activation activation, Values x,
                  Assignment assignment, cudaStream_t stream) {
-  (void)step;
   StackPlan plan = {};
   for (int i = 0; i < count; ++i)
     plan.parts[i] = parts[i];
-  plan.top_k = top_k;
+  plan.count = count;
   plan.share = share;
+  plan.activation = activation;
   const PackedMatrix& matrix = parts[0].weight.matrix;
-  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
-  plan.tiles_each = chunks < 2 * kWarps ? 2 : 1;
-  plan.blocks_of_part = (matrix.tiles() + plan.tiles_each - 1) / plan.tiles_each;
+  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk * (activation.fused ? 2 : 1);
+  plan.tiles_each = 1;
+  while (plan.tiles_each < 4 && plan.tiles_each * chunks < 4 * kWarps)
+    plan.tiles_each *= 2;
+  plan.blocks = (matrix.tiles() + plan.tiles_each - 1) / plan.tiles_each;
   const std::int64_t pairs = static_cast<std::int64_t>(rows.most) * top_k;
   const int most_active = static_cast<int>(pairs < parts[0].weight.experts ? pairs : parts[0].weight.experts);
   // A decision of the launch alone: row tiles do not change a result.
@@ -128,9 +168,9 @@ void experts_few(const StepData& step, RowSpace rows, const StackPart* parts, in
   const auto choose = [&](auto code) {
     constexpr PackedCode kCode = decltype(code)::value;
     if (few)
-      launch_stack<kCode, 1>(plan, count, most_active, x, assignment, stream);
+      launch_stack<kCode, 1>(plan, most_active, x, assignment, stream);
     else
-      launch_stack<kCode, 4>(plan, count, most_active, x, assignment, stream);
+      launch_stack<kCode, 4>(plan, most_active, x, assignment, stream);
   };
   if (matrix.code == PackedCode::kFp4)
     choose(std::integral_constant<PackedCode, PackedCode::kFp4>());

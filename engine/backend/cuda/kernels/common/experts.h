@@ -7,10 +7,6 @@
 
 namespace deepinfer::backend::cuda {
 
-// s = sqrt(softplus(z / temperature)); z, s [R, experts] f32.
-void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature, float* s,
-                   cudaStream_t stream);
-
 inline constexpr int kMostExperts = 1024;
 struct Gate {
   int experts = 0, top_k = 0;
@@ -19,6 +15,14 @@ struct Gate {
   const float* bias = nullptr;        // [experts]
   const float* image_bias = nullptr;  // of rows in an image span
 };
+// Scores and choice in one launch: z [R, experts] f32 router logits; ids and weights as gate_top_k.
+void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature, std::int32_t* ids,
+                float* weights, cudaStream_t stream);
+
+// s = sqrt(softplus(z / temperature)); z, s [R, experts] f32.
+void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature, float* s,
+                   cudaStream_t stream);
+
 // s [R, experts] -> ids [R, top_k] by descending score + bias (lower id first), weights [R, top_k].
 void gate_top_k(const StepData& step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids, float* weights,
                 cudaStream_t stream);
@@ -49,7 +53,13 @@ struct StackPart {
   PackedStack weight;
   Values out;  // [pairs, n]
 };
-void experts_few(const StepData& step, RowSpace rows, const StackPart* parts, int count, int top_k, int share, Values x,
+// With a fused activation, parts 0 and 1 are gate and up, rounded to bf16, and part 0's out gets their SwiGLU (as swiglu() below).
+struct Activation {
+  bool fused = false;
+  float limit = 0;
+  const float* weights = nullptr;  // [pairs], or null
+};
+void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share, Activation activation, Values x,
                  Assignment assignment, cudaStream_t stream);
 // The same on the checkpoint's layout, sums in f64 ascending. data and scales [experts] are device arrays of addresses.
 struct PlainStack {

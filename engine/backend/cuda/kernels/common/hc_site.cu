@@ -13,7 +13,6 @@ constexpr int kSums = 32;             // mixes, the sum of squares of the stream
 constexpr int kSquares = kMixes;      // place of the streams' sum of squares
 constexpr int kCollapsed = kMixes + 1;
 constexpr int kThreads = kSiteChannels;
-constexpr int kRows = 4;  // of a block; the weights of its channels are read once for them
 
 template <int kHalf>
 __device__ void exchange(float (&values)[kSums], int lane) {
@@ -43,16 +42,25 @@ __device__ void put_bf16(const Values& values, std::int64_t index, float value) 
 }
 
 // Block (range, row tile); thread: a channel of all streams. partial[row][range][kSums].
-template <bool kExpand>
-__global__ void __launch_bounds__(kThreads, 2) site_kernel(StepData step, int count, ResidualSite site, float* partial) {
+template <bool kExpand, int kRows>
+__global__ void __launch_bounds__(kThreads, kRows == 1 ? 1 : 2) site_kernel(StepData step, int count, ResidualSite site, float* partial) {
   __shared__ float scratch[kThreads / 32][kSums];
-  const int rows = step.counts[count];
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
-  if (first_row >= rows) return;
   const int hidden = site.shape.hidden;
   const int d = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   const bool inside = d < hidden;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  // For one row all weights are on their way before the inputs are there; more rows take them from the cache, a stream at a
+  // time and for each row anew.
+  float kept[kRows == 1 ? kMixes * kStreams : 1];
+  if constexpr (kRows == 1) {
+#pragma unroll
+    for (int i = 0; i < kMixes * kStreams; ++i)
+      kept[i] = inside ? site.weights.fn[static_cast<std::int64_t>(i) * hidden + d] : 0.0f;
+  }
+  wait_for_inputs();
+  const int rows = step.counts[count];
+  if (first_row >= rows) return;
   for (int r = 0; r < kRows && first_row + r < rows; ++r) {
     const std::int64_t row = first_row + r;
     float sums[kSums] = {};
@@ -80,12 +88,14 @@ __global__ void __launch_bounds__(kThreads, 2) site_kernel(StepData step, int co
       }
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) {
-        // Weights come from the cache, a stream at a time and for each row anew: keeping 96 of them would cost more.
-        asm volatile("" ::: "memory");
+        if constexpr (kRows > 1) asm volatile("" ::: "memory");
 #pragma unroll
-        for (int o = 0; o < kMixes; ++o)
-          sums[o] = fmaf(streams[j], site.weights.fn[(static_cast<std::int64_t>(o) * kStreams + j) * hidden + d],
-                         sums[o]);
+        for (int o = 0; o < kMixes; ++o) {
+          const float weight = kRows == 1
+                                   ? kept[o * kStreams + j]
+                                   : site.weights.fn[(static_cast<std::int64_t>(o) * kStreams + j) * hidden + d];
+          sums[o] = fmaf(streams[j], weight, sums[o]);
+        }
         sums[kSquares] = fmaf(streams[j], streams[j], sums[kSquares]);
       }
       if (site.pre_in != nullptr) {
@@ -156,12 +166,14 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(StepData step, int cou
                                                           const float* partial, int ranges) {
   __shared__ float shared_pre[kStreams];
   __shared__ double scratch[kThreads / 32];
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   const int t = static_cast<int>(threadIdx.x), hidden = site.shape.hidden;
   const float* own = partial + row * ranges * kSums;
   if (t < 32) {
     float total = own[t];
+#pragma unroll 8
     for (int range = 1; range < ranges; ++range)
       total += own[range * kSums + t];
     const float squares = __shfl_sync(0xffffffffu, total, kSquares);
@@ -204,6 +216,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(StepData step, int cou
   } else {
     if (t < 32) return;
     float total = own[kCollapsed];
+#pragma unroll 8
     for (int range = 1; range < ranges; ++range)
       total += own[range * kSums + kCollapsed];
     const float factor = rsqrt_exact(total / static_cast<float>(hidden) + site.norm_eps);
@@ -226,16 +239,14 @@ std::int64_t residual_site_workspace(const HcShape& shape, int most_rows) {
 void residual_site(const StepData& step, RowSpace rows, const ResidualSite& site, float* workspace,
                    cudaStream_t stream) {
   const int ranges = ranges_of(site.shape);
-  const dim3 tiles(static_cast<unsigned>(ranges), blocks_for(rows.most, kRows));
-  if (site.comb_in != nullptr)
-    launch(site_kernel<true>, tiles, kThreads, 0, stream, step, rows.count, site, workspace);
-  else
-    launch(site_kernel<false>, tiles, kThreads, 0, stream, step, rows.count, site, workspace);
-  const dim3 grid(static_cast<unsigned>(rows.most));
-  if (site.pre_in == nullptr)
-    launch(finish_kernel<true>, grid, kThreads, 0, stream, step, rows.count, site, workspace, ranges);
-  else
-    launch(finish_kernel<false>, grid, kThreads, 0, stream, step, rows.count, site, workspace, ranges);
+  constexpr int kManyRows = 4;
+  const bool one = rows.most <= 16;
+  const dim3 tiles(static_cast<unsigned>(ranges), blocks_for(rows.most, one ? 1 : kManyRows));
+  const auto kernel = site.comb_in != nullptr ? (one ? site_kernel<true, 1> : site_kernel<true, kManyRows>)
+                                              : (one ? site_kernel<false, 1> : site_kernel<false, kManyRows>);
+  launch_chained(kernel, tiles, kThreads, 0, stream, step, rows.count, site, workspace);
+  launch_chained(site.pre_in == nullptr ? finish_kernel<true> : finish_kernel<false>,
+                 dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, site, workspace, ranges);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -8,17 +8,51 @@
 
 namespace deepinfer::backend::cuda {
 
+namespace detail {
+
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes, cudaStream_t stream,
-            Arguments&&... arguments) {
+void launch(bool chained, void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
+            cudaStream_t stream, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = chained ? 1 : 0;
   // What fails is sticky until cudaGetLastError, which the executor calls once a step.
   (void)cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...);
+}
+
+}  // namespace detail
+
+// After the kernel before it has ended.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes, cudaStream_t stream,
+            Arguments&&... arguments) {
+  detail::launch(false, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
+// Its blocks may start while the last ones of the kernel before still run. The kernel must call wait_for_inputs() before it
+// reads or writes anything that a step makes, and before any block returns: only then does the end of one kernel mean the
+// end of all before it.
+template <class... Parameters, class... Arguments>
+void launch_chained(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
+                    cudaStream_t stream, Arguments&&... arguments) {
+  detail::launch(true, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
+// Waits for the kernel before, then lets blocks of the next one start. What earlier kernels wrote, the step's counts among it,
+// may be read from here on; weights may be read before.
+__device__ inline void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 inline unsigned blocks_for(std::int64_t items, int each) {

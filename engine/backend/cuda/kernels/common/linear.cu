@@ -51,20 +51,34 @@ struct FewPlan {
 };
 
 template <PackedCode kCode, int kRowTiles>
-__device__ void few_block(const LinearPart& part, int first_tile, int tiles, int rows, int first_row, const Values& x,
-                          float* partials) {
+__device__ void few_block(const LinearPart& part, int first_tile, int tiles, const std::int32_t* count, int first_row,
+                          const Values& x, float* partials) {
   const PackedMatrix& matrix = part.weight;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
   constexpr int kPartial = kTileOutputs * 8 * kRowTiles;
+  constexpr int kColumns = unit_columns(kCode);
   const auto* input = static_cast<const __nv_bfloat16*>(x.data);
   const int tiles_of_group = matrix.tiles() / part.groups;
-  for (int unit = warp; unit < tiles * chunks; unit += kWarps) {
+  const int units = tiles * chunks;
+  const auto columns_of = [&](int unit) { return min(kChunk, matrix.k_padded - unit % chunks * kChunk); };
+  const auto load = [&](ChunkWeights<kCode>& weights, int unit) {
+    weights.load(matrix, matrix.units, matrix.scales, first_tile + unit / chunks,
+                 unit % chunks * (kChunk / kColumns), columns_of(unit) / kColumns, lane);
+  };
+  // Weights of the first chunk come before the inputs are there, those of each next one while a chunk is multiplied; bf16
+  // chunks are too large to hold two.
+  constexpr bool kAhead = kCode != PackedCode::kBf16;
+  ChunkWeights<kCode> weights;
+  if (warp < units) load(weights, warp);
+  wait_for_inputs();
+  const int rows = *count;
+  if (first_row >= rows) return;
+  for (int unit = warp; unit < units; unit += kWarps) {
+    ChunkWeights<kCode> next;
+    if constexpr (kAhead)
+      if (unit + kWarps < units) load(next, unit + kWarps);
     const int tile = first_tile + unit / chunks, chunk = unit % chunks;
-    const int columns = min(kChunk, matrix.k_padded - chunk * kChunk);
-    constexpr int kColumns = unit_columns(kCode);
-    ChunkWeights<kCode> weights;
-    weights.load(matrix, matrix.units, matrix.scales, tile, chunk * (kChunk / kColumns), columns / kColumns, lane);
     const std::int64_t slice = static_cast<std::int64_t>(tile / tiles_of_group) * matrix.k;
     const auto operand = [&](int j, int column) -> std::uint32_t {
       const int row = first_row + j * 8 + lane / 4;
@@ -73,7 +87,11 @@ __device__ void few_block(const LinearPart& part, int first_tile, int tiles, int
       return *reinterpret_cast<const std::uint32_t*>(input + row * x.columns + slice + at);
     };
     float sums[kRowTiles][4];
-    multiply_chunk<kCode, kRowTiles>(weights, columns, lane, operand, sums);
+    multiply_chunk<kCode, kRowTiles>(weights, columns_of(unit), lane, operand, sums);
+    if constexpr (kAhead)
+      weights = next;
+    else if (unit + kWarps < units)
+      load(weights, unit + kWarps);
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j)
 #pragma unroll
@@ -94,17 +112,16 @@ __device__ void few_block(const LinearPart& part, int first_tile, int tiles, int
 }
 
 template <int kRowTiles>
-__global__ void __launch_bounds__(kWarps * 32) few_kernel(StepData step, int count, FewPlan plan, Values x) {
+__global__ void __launch_bounds__(kWarps * 32, 2) few_kernel(StepData step, int count, FewPlan plan, Values x) {
   extern __shared__ float partials[];
-  const int rows = step.counts[count];
   const int first_row = static_cast<int>(blockIdx.y) * 8 * kRowTiles;
-  if (first_row >= rows) return;
   int p = 0;
   while (static_cast<int>(blockIdx.x) >= plan.first_block[p + 1])
     ++p;
   const LinearPart& part = plan.parts.part[p];
   const int first_tile = (static_cast<int>(blockIdx.x) - plan.first_block[p]) * plan.tiles_each[p];
   const int tiles = min(plan.tiles_each[p], part.weight.tiles() - first_tile);
+  const std::int32_t* rows = step.counts + count;
   switch (part.weight.code) {
     case PackedCode::kBf16:
       few_block<PackedCode::kBf16, kRowTiles>(part, first_tile, tiles, rows, first_row, x, partials);
@@ -144,7 +161,7 @@ void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, V
   if (shared > 48 * 1024)
     (void)cudaFuncSetAttribute(few_kernel<kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared));
-  launch(few_kernel<kRowTiles>,
+  launch_chained(few_kernel<kRowTiles>,
          dim3(static_cast<unsigned>(plan.first_block[parts.count]), blocks_for(rows.most, 8 * kRowTiles)), kWarps * 32,
          shared, stream, step, rows.count, plan, x);
 }

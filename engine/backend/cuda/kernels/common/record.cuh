@@ -25,19 +25,27 @@ __device__ inline float scale_value_of(RecordCode code, std::uint8_t byte) {
   return code == RecordCode::kNvfp4 ? e4m3_value(byte) : ue8m0_value(byte);
 }
 
-// Group `index` of a row whose channels at(c) gives: calls take(channel, code, scale) for each and returns the scale's byte.
-// The last group is shorter where the width is no multiple of it. A group with an infinity or a NaN gets a NaN scale.
+// Group `index` of a row whose channels at(c) gives, by one warp: calls take(channel, code, next channel's code, scale) for each
+// channel and returns the scale's byte to all lanes. The last group is shorter where the width is no multiple of it. A group with an
+// infinity or a NaN gets a NaN scale.
 template <class At, class Take>
-__device__ inline std::uint8_t encode_group(const RecordShape& shape, int index, At at, Take take) {
+__device__ inline std::uint8_t encode_group(const RecordShape& shape, int index, int lane, At at, Take take) {
   const int first = index * shape.group;
   const int end = min(first + shape.group, quantised_channels(shape));
   std::uint32_t bits = 0;  // compared as integers: infinity and NaN above all numbers
-  for (int c = first; c < end; ++c)
+  for (int c = first + lane; c < end; c += 32)
     bits = max(bits, __float_as_uint(at(c)) & 0x7fffffffu);
+  bits = __reduce_max_sync(0xffffffffu, bits);
   const std::uint8_t byte = scale_byte_of(shape.code, __uint_as_float(bits));
   const float scale = scale_value_of(shape.code, byte);
-  for (int c = first; c < end; ++c)
-    take(c, shape.code == RecordCode::kFp8 ? e4m3_code(__fdiv_rn(at(c), scale)) : e2m1_code(at(c), scale), scale);
+  for (int base = first; base < end; base += 32) {
+    const int c = base + lane;
+    unsigned code = 0;
+    if (c < end)
+      code = shape.code == RecordCode::kFp8 ? e4m3_code(__fdiv_rn(at(c), scale)) : e2m1_code(at(c), scale);
+    const unsigned next = __shfl_down_sync(0xffffffffu, code, 1);
+    if (c < end) take(c, code, next, scale);
+  }
   return byte;
 }
 

@@ -7,6 +7,7 @@ namespace deepinfer::backend::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kRopeVectors = 4;  // of a block
 
 // Sine and cosine of an f32 angle, f64 inside and one rounding (base/math.h).
 __device__ Angle angle_at(float position, float frequency) {
@@ -23,15 +24,18 @@ __global__ void angles_kernel(StepData step, const float* frequencies, int pairs
 
 __global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotation rotation, Values v, int vectors,
                             Values y) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
   const int size = static_cast<int>(v.columns) / vectors;
+  const int first = static_cast<int>(blockIdx.y) * kRopeVectors * size / 2;
+  const int end = min(first + kRopeVectors * size / 2, vectors * size / 2);
   const int plain = size - 2 * rotation.pairs;
   const bool grouped = rows.axis == RowAxis::kGroups;
   const int token = grouped ? 0 : token_row(step, rows.axis, static_cast<int>(row));
   const float group_position =
       grouped ? static_cast<float>(static_cast<std::int64_t>(step.groups[group_list][row].index) * rows.ratio) : 0.0f;
-  for (int at = static_cast<int>(threadIdx.x); at < vectors * size / 2; at += kThreads) {
+  for (int at = first + static_cast<int>(threadIdx.x); at < end; at += kThreads) {
     const int c = at * 2 % size;
     const std::int64_t place = row * v.columns + at * 2;
     const float a = value_at(v, place), b = value_at(v, place + 1);
@@ -72,14 +76,17 @@ __global__ void hadamard_kernel(StepData step, int count, Values v, int size, Va
 }
 
 __global__ void quantise_kernel(StepData step, int count, RecordShape shape, Values v, Values y) {
+  wait_for_inputs();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * shape.channels;
   if (first / v.columns >= step.counts[count]) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto at = [&](int c) { return value_at(v, first + c); };
   const int quantised = quantised_channels(shape);
   const int groups = quantised > 0 ? (quantised + shape.group - 1) / shape.group : 0;
-  for (int g = static_cast<int>(threadIdx.x); g < groups; g += kThreads)
-    encode_group(shape, g, at, [&](int c, std::uint8_t code, float scale) {
-      const float value = shape.code == RecordCode::kFp8 ? e4m3_value(code) : e2m1_value(code);
+  for (int g = warp; g < groups; g += kThreads / 32)
+    encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned, float scale) {
+      const float value =
+          shape.code == RecordCode::kFp8 ? e4m3_value(static_cast<std::uint8_t>(code)) : e2m1_value(code);
       put_value(y, first + c, __fmul_rn(scale, value));
     });
   const bool exact = shape.code == RecordCode::kF32 || (shape.code == RecordCode::kFp8 && shape.tail_f32);
@@ -100,16 +107,15 @@ __device__ void encode_record(const RecordShape& shape, const RecordAddress& rec
     return;
   }
   const int quantised = quantised_channels(shape);
-  for (int g = static_cast<int>(threadIdx.x); g < (quantised + shape.group - 1) / shape.group; g += kThreads) {
-    unsigned even = 0;
-    record.scales[g] = encode_group(shape, g, at, [&](int c, std::uint8_t code, float) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (int g = warp; g < (quantised + shape.group - 1) / shape.group; g += kThreads / 32) {
+    const std::uint8_t byte = encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned next, float) {
       if (shape.code == RecordCode::kFp8)
-        record.codes[c] = code;
+        record.codes[c] = static_cast<std::uint8_t>(code);
       else if (c % 2 == 0)
-        even = code;
-      else
-        record.codes[c / 2] = static_cast<std::uint8_t>(even | (code << 4));
+        record.codes[c / 2] = static_cast<std::uint8_t>(code | (next << 4));
     });
+    if (lane == 0) record.scales[g] = byte;
   }
   for (int c = static_cast<int>(threadIdx.x); c < shape.channels - quantised; c += kThreads) {
     if (shape.tail_f32)
@@ -121,6 +127,7 @@ __device__ void encode_record(const RecordShape& shape, const RecordAddress& rec
 
 // Block (s, i): row i from the end of sequence s.
 __global__ void window_kernel(StepData step, RowAxis axis, Record record, Values rows) {
+  wait_for_inputs();
   if (static_cast<int>(blockIdx.y) >= step.counts[kSequenceCount]) return;
   const SequenceData sequence = step.sequences[blockIdx.y];
   const SequenceRows mine = rows_of(sequence, axis);
@@ -132,6 +139,7 @@ __global__ void window_kernel(StepData step, RowAxis axis, Record record, Values
 }
 
 __global__ void blocks_kernel(StepData step, RowSpace rows, int group_list, Record record, Values values) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
   const GroupData group = step.groups[group_list][row];
@@ -141,6 +149,7 @@ __global__ void blocks_kernel(StepData step, RowSpace rows, int group_list, Reco
 
 __global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Compression compression, Values u,
                                 Values g, Values pooled) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
   const GroupData group = step.groups[group_list][row];
@@ -189,6 +198,7 @@ __global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Co
 }
 
 __global__ void compressor_kernel(StepData step, RecordPlace ring, Values u, Values g) {
+  wait_for_inputs();
   if (static_cast<int>(blockIdx.y) >= step.counts[kSequenceCount]) return;
   const SequenceData sequence = step.sequences[blockIdx.y];
   const int i = sequence.tokens - 1 - static_cast<int>(blockIdx.x);
@@ -215,7 +225,7 @@ void rope_angles(const StepData& step, RowSpace rows, const float* frequencies, 
 
 void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int vectors, Values y,
           cudaStream_t stream) {
-  launch(rope_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
+  launch_chained(rope_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(vectors, kRopeVectors)), kThreads, 0, stream, step, rows, group_list(rows),
          rotation, v, vectors, y);
 }
 
@@ -225,28 +235,28 @@ void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y,
 }
 
 void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y, cudaStream_t stream) {
-  launch(quantise_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / shape.channels))), kThreads, 0, stream,
+  launch_chained(quantise_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / shape.channels))), kThreads, 0, stream,
          step, rows.count, shape, v, y);
 }
 
 void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows, cudaStream_t stream) {
-  launch(window_kernel, dim3(static_cast<unsigned>(record.place.rows), static_cast<unsigned>(sequences)), kThreads, 0,
+  launch_chained(window_kernel, dim3(static_cast<unsigned>(record.place.rows), static_cast<unsigned>(sequences)), kThreads, 0,
          stream, step, axis, record, rows);
 }
 
 void write_blocks(const StepData& step, RowSpace rows, Record record, Values values, cudaStream_t stream) {
-  launch(blocks_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
+  launch_chained(blocks_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
          record, values);
 }
 
 void compress(const StepData& step, RowSpace rows, Compression compression, Values u, Values g, Values pooled,
               cudaStream_t stream) {
-  launch(compress_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
+  launch_chained(compress_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
          compression, u, g, pooled);
 }
 
 void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g, cudaStream_t stream) {
-  launch(compressor_kernel, dim3(static_cast<unsigned>(ring.rows), static_cast<unsigned>(sequences)), kThreads, 0,
+  launch_chained(compressor_kernel, dim3(static_cast<unsigned>(ring.rows), static_cast<unsigned>(sequences)), kThreads, 0,
          stream, step, ring, u, g);
 }
 

@@ -15,10 +15,10 @@ __global__ void scores_kernel(StepData step, int count, const float* z, int expe
   s[at] = __fsqrt_rn(softplus_exact(__fdiv_rn(z[at], temperature)));
 }
 
-// Weights of the chosen experts: lane i < top_k holds `id`.
+// Weights of the chosen experts of a row with scores s: lane i < top_k holds `id`.
 __device__ void write_weights(const Gate& gate, const float* s, std::int64_t row, int lane, std::int32_t id,
                               std::int32_t* ids, float* weights) {
-  const float own = lane < gate.top_k ? s[row * gate.experts + id] : 0.0f;
+  const float own = lane < gate.top_k ? s[id] : 0.0f;
   float sum = 0.0f;
   for (int i = 0; i < gate.top_k; ++i)
     sum = __fadd_rn(sum, __shfl_sync(0xffffffffu, own, i));
@@ -28,11 +28,9 @@ __device__ void write_weights(const Gate& gate, const float* s, std::int64_t row
   weights[row * gate.top_k + lane] = __fmul_rn(weight, gate.routed_scale);
 }
 
-__global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
-                            float* weights) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (row >= step.counts[rows.count]) return;
+// One warp chooses for a row.
+__device__ void choose(const StepData& step, const RowSpace& rows, const Gate& gate, const float* s, std::int64_t row,
+                       int lane, std::int32_t* ids, float* weights) {
   const bool image = step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
   const float* bias = image ? gate.image_bias : gate.bias;
   constexpr int kEach = kMostExperts / 32;
@@ -40,7 +38,9 @@ __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = i * 32 + lane;
-    values[i] = e < gate.experts ? __fadd_rn(s[row * gate.experts + e], bias[e]) : -INFINITY;
+    values[i] = e < gate.experts ? __fadd_rn(s[e], bias[e]) : -INFINITY;
+    // Scores that are no numbers must not make lanes disagree: they are chosen last, and show in the weights.
+    if (!(values[i] > -INFINITY)) values[i] = e < gate.experts ? -3.402823466e38f : -INFINITY;
   }
   std::int32_t chosen = 0;  // lane i: the i-th choice
   for (int i = 0; i < gate.top_k; ++i) {
@@ -71,6 +71,27 @@ __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float
   write_weights(gate, s, row, lane, chosen, ids, weights);
 }
 
+__global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
+                            float* weights) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (row >= step.counts[rows.count]) return;
+  choose(step, rows, gate, s + row * gate.experts, row, static_cast<int>(threadIdx.x) % 32, ids, weights);
+}
+
+// One block a row: a thread scores an expert, the first warp chooses.
+constexpr int kGateThreads = 512;
+__global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
+                                  std::int32_t* ids, float* weights) {
+  __shared__ float s[kMostExperts];
+  wait_for_inputs();
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (row >= step.counts[rows.count]) return;
+  for (int e = static_cast<int>(threadIdx.x); e < gate.experts; e += kGateThreads)
+    s[e] = __fsqrt_rn(softplus_exact(__fdiv_rn(z[row * gate.experts + e], temperature)));
+  __syncthreads();
+  if (threadIdx.x < 32) choose(step, rows, gate, s, row, static_cast<int>(threadIdx.x), ids, weights);
+}
+
 __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table, const float* s,
                             std::int32_t* ids, float* weights) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -80,7 +101,7 @@ __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::
   std::int32_t expert = 0;
   if (lane < gate.top_k) expert = table[id * gate.top_k + lane];
   if (expert < 0 || expert >= gate.experts) __trap();  // checked when the table was loaded
-  write_weights(gate, s, row, lane, expert, ids, weights);
+  write_weights(gate, s + row * gate.experts, row, lane, expert, ids, weights);
 }
 
 // One warp an expert.
@@ -130,12 +151,61 @@ __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, 
   }
 }
 
+// Few pairs: one block does both. Thread: an expert.
+constexpr int kSmallThreads = 512;
+constexpr int kSmallPairs = 1024;
+__global__ void assign_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
+                              Assignment assignment) {
+  __shared__ std::int32_t chosen[kSmallPairs];
+  __shared__ int warp_pairs[kSmallThreads / 32], warp_active[kSmallThreads / 32];
+  wait_for_inputs();
+  const int pairs = step.counts[count] * top_k, t = static_cast<int>(threadIdx.x), lane = t % 32;
+  for (int i = t; i < pairs; i += kSmallThreads)
+    chosen[i] = ids[i];
+  __syncthreads();
+  int own = 0;
+  for (int i = 0; i < pairs; ++i)
+    own += chosen[i] == t;
+  int before = own, active = own > 0;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int pairs_below = __shfl_up_sync(0xffffffffu, before, offset);
+    const int active_below = __shfl_up_sync(0xffffffffu, active, offset);
+    if (lane >= offset) {
+      before += pairs_below;
+      active += active_below;
+    }
+  }
+  if (lane == 31) {
+    warp_pairs[t / 32] = before;
+    warp_active[t / 32] = active;
+  }
+  __syncthreads();
+  before -= own;
+  active -= own > 0;
+  for (int w = 0; w < t / 32; ++w) {
+    before += warp_pairs[w];
+    active += warp_active[w];
+  }
+  if (t >= experts) return;
+  assignment.first[t] = before;
+  if (own > 0) assignment.active[active] = t;
+  if (t == experts - 1) {
+    assignment.first[experts] = before + own;
+    *assignment.active_count = active + (own > 0);
+  }
+  if (own == 0) return;
+  for (int i = 0; i < pairs; ++i)
+    if (chosen[i] == t) assignment.slots[before++] = i;
+}
+
 __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit, const float* weights, Values g,
                               Values u, Values t) {
+  wait_for_inputs();
   const std::int64_t size = g.columns / vectors;
   const auto vector = static_cast<std::int64_t>(blockIdx.x);
   if (vector / vectors >= step.counts[count]) return;
-  for (std::int64_t c = threadIdx.x; c < size; c += blockDim.x) {
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (c < size) {
     const std::int64_t at = vector * size + c;
     const float up = fminf(fmaxf(value_at(u, at), -limit), limit);
     float value = __fmul_rn(silu_exact(fminf(value_at(g, at), limit)), up);
@@ -147,17 +217,19 @@ __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit
 __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y, Values shared,
                            Values sum) {
   __shared__ int order[kMostChosen];
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   if (static_cast<int>(threadIdx.x) < top_k) {
     const std::int32_t own = ids[row * top_k + threadIdx.x];
-    int place = 0;
+    int place = 0;  // equal ids, which a router never gives, keep their order
     for (int i = 0; i < top_k; ++i)
-      place += ids[row * top_k + i] < own;
+      place += ids[row * top_k + i] < own || (ids[row * top_k + i] == own && i < static_cast<int>(threadIdx.x));
     order[place] = static_cast<int>(threadIdx.x);
   }
   __syncthreads();
-  for (std::int64_t d = threadIdx.x; d < sum.columns; d += blockDim.x) {
+  const std::int64_t d = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (d < sum.columns) {
     float total = 0.0f;
     for (int i = 0; i < top_k; ++i)
       total = __fadd_rn(total, value_at(y, (row * top_k + order[i]) * sum.columns + d));
@@ -166,6 +238,12 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
 }
 
 }  // namespace
+
+void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature, std::int32_t* ids,
+                float* weights, cudaStream_t stream) {
+  launch_chained(fused_gate_kernel, dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step, rows, gate, z,
+                 temperature, ids, weights);
+}
 
 void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature, float* s,
                    cudaStream_t stream) {
@@ -186,6 +264,10 @@ void hash_route(const StepData& step, RowSpace rows, Gate gate, const std::int32
 
 void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids, int experts, int top_k,
                     Assignment assignment, cudaStream_t stream) {
+  if (static_cast<std::int64_t>(rows.most) * top_k <= kSmallPairs && experts <= kSmallThreads) {
+    launch_chained(assign_kernel, dim3(1), kSmallThreads, 0, stream, step, rows.count, ids, experts, top_k, assignment);
+    return;
+  }
   const dim3 grid(blocks_for(experts, kWarps));
   launch(count_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k, assignment.counts);
   launch(place_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k, assignment);
@@ -193,13 +275,14 @@ void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids
 
 void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g, Values u,
             Values t, cudaStream_t stream) {
-  launch(swiglu_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), 256, 0, stream, step, rows.count, vectors,
+  launch_chained(swiglu_kernel, dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(g.columns / vectors, 256)), 256,
+                 0, stream, step, rows.count, vectors,
          limit, weights, g, u, t);
 }
 
 void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y, Values shared,
                 Values sum, cudaStream_t stream) {
-  launch(sum_kernel, dim3(static_cast<unsigned>(rows.most)), 256, 0, stream, step, rows.count, ids, top_k, y, shared,
+  launch_chained(sum_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0, stream, step, rows.count, ids, top_k, y, shared,
          sum);
 }
 

@@ -58,6 +58,7 @@ __global__ void history_kernel(StepData step, RecordPlace place) {
 __global__ void rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors, float eps,
                                 Values y) {
   __shared__ double scratch[kThreads / 32];
+  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / vectors;
   if (row >= step.counts[count]) return;
   const std::int64_t size = x.columns / vectors;
@@ -177,7 +178,7 @@ void write_history(const StepData& step, int sequences, RecordPlace place, cudaS
 
 void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps, Values y,
               cudaStream_t stream) {
-  launch(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kThreads, 0, stream, step, rows.count, x,
+  launch_chained(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kThreads, 0, stream, step, rows.count, x,
          weight, vectors, eps, y);
 }
 
