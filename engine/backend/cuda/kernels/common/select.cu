@@ -333,10 +333,9 @@ cudaError_t launch_selection(const Selection& selection, int multiprocessors, cu
                                   ? selection.most_entries / selection.block_size
                                   : selection.most_entries;
   int blocks = 1;
-  // As many as keep the row in registers, or as fill the device.
+  // More blocks a row shorten it only while there are multiprocessors without one.
   while (blocks < kMostBlocks && values > static_cast<std::int64_t>(blocks) * kChunk &&
-         (blocks * selection.row_count < multiprocessors ||
-          values > static_cast<std::int64_t>(blocks) * kKeptChunks * kChunk))
+         blocks * selection.row_count < multiprocessors)
     blocks *= 2;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;

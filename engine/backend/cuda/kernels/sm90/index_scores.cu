@@ -76,13 +76,12 @@ struct Scorer {
   }
 
   __device__ void multiply(const std::uint32_t (&a)[kIndexSteps][4], float (&products)[kColumns / 2]) const {
-    const std::uint32_t address = warpgroup::shared_address(operand);
+    const auto queries = warpgroup::rows_operand(warpgroup::shared_address(operand));
     warpgroup::pin(products);
     warpgroup::arrive();
 #pragma unroll
     for (int step = 0; step < kIndexSteps; ++step)
-      warpgroup::multiply_registers(
-          products, a[step], warpgroup::rows_descriptor(address + step / 4 * (kColumns * 128) + step % 4 * 32), step != 0);
+      warpgroup::multiply_registers(products, a[step], queries.at(step / 4 * (kColumns * 128) + step % 4 * 32), step != 0);
     warpgroup::commit();
     warpgroup::wait<0>();
     warpgroup::pin(products);

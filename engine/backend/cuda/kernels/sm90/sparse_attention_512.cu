@@ -280,15 +280,14 @@ struct Weigher {
   Stage stage;
 
   __device__ void logits_of(float (&logits)[32]) const {
-    const std::uint32_t query = warpgroup::shared_address(shared + kQueryOffset);
-    const std::uint32_t keys = warpgroup::shared_address(shared + stage.index * kTileBytes);
+    const auto query = warpgroup::rows_operand(warpgroup::shared_address(shared + kQueryOffset));
+    const auto keys = warpgroup::rows_operand(warpgroup::shared_address(shared + stage.index * kTileBytes));
     warpgroup::pin(logits);
     warpgroup::arrive();
 #pragma unroll
     for (int step = 0; step < kAttentionChannels / 16; ++step) {
       const std::uint32_t offset = step / 4 * kPanelBytes + step % 4 * 32;
-      warpgroup::multiply_64x64(logits, warpgroup::rows_descriptor(query + offset),
-                                warpgroup::rows_descriptor(keys + offset), step != 0);
+      warpgroup::multiply_64x64(logits, query.at(offset), keys.at(offset), step != 0);
     }
     warpgroup::commit();
     warpgroup::wait<0>();
@@ -403,8 +402,10 @@ struct Summer {
         four[2] *= lower, four[3] *= lower;
       }
     }
-    const std::uint32_t weights = warpgroup::shared_address(shared + kWeightOffset + stage.index * kWeightBytes);
-    const std::uint32_t keys = warpgroup::shared_address(shared + stage.index * kTileBytes + half * (kTileBytes / 2));
+    const auto weights =
+        warpgroup::rows_operand(warpgroup::shared_address(shared + kWeightOffset + stage.index * kWeightBytes));
+    const auto keys = warpgroup::columns_operand(
+        warpgroup::shared_address(shared + stage.index * kTileBytes + half * (kTileBytes / 2)), kPanelBytes);
     warpgroup::pin(sums[0]);
     warpgroup::pin(sums[1]);
     warpgroup::arrive();
@@ -412,9 +413,8 @@ struct Summer {
     for (int step = 0; step < kKeyTile / 16; ++step)
 #pragma unroll
       for (int part = 0; part < 2; ++part)
-        warpgroup::multiply_values_64x128(
-            sums[part], warpgroup::rows_descriptor(weights + step * 32),
-            warpgroup::columns_descriptor(keys + part * 2 * kPanelBytes + step * 2048, kPanelBytes), 1);
+        warpgroup::multiply_values_64x128(sums[part], weights.at(step * 32),
+                                          keys.at(part * 2 * kPanelBytes + step * 2048), 1);
     warpgroup::commit();
     warpgroup::wait<0>();
     warpgroup::pin(sums[0]);

@@ -18,17 +18,23 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// An operand whose rows (of M or N) hold K contiguously: panels of 64 k, rows of 128 bytes, groups of 8 rows 1024 bytes apart. A k16
-// step is 32 bytes further on.
-__device__ inline std::uint64_t rows_descriptor(std::uint32_t address) {
-  return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) | (std::uint64_t{1} << 16) | (std::uint64_t{64} << 32) |
-         (std::uint64_t{1} << 62);
+// A descriptor of an operand in shared memory. Only its low word depends on the address, and moving on by `bytes` is one addition.
+struct Operand {
+  std::uint32_t low;
+
+  __device__ std::uint64_t at(std::uint32_t bytes) const {
+    // Groups of eight rows 1024 bytes apart, 128-byte swizzle.
+    constexpr std::uint64_t kHigh = (std::uint64_t{64} << 32) | (std::uint64_t{1} << 62);
+    return kHigh | (low + (bytes >> 4));
+  }
+};
+// Rows (of M or N) hold K contiguously: panels of 64 k, rows of 128 bytes. A k16 step is 32 bytes further on.
+__device__ inline Operand rows_operand(std::uint32_t address) {
+  return {(address >> 4) | (1u << 16)};
 }
-// The same memory as an operand whose N is contiguous: rows are k, panels of 64 n lie `panel_bytes` apart. A k16 step is 2048 bytes
-// further on.
-__device__ inline std::uint64_t columns_descriptor(std::uint32_t address, std::uint32_t panel_bytes) {
-  return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) | (static_cast<std::uint64_t>(panel_bytes >> 4) << 16) |
-         (std::uint64_t{64} << 32) | (std::uint64_t{1} << 62);
+// The same memory with N contiguous: rows are k, panels of 64 n lie `panel_bytes` apart. A k16 step is 2048 bytes further on.
+__device__ inline Operand columns_operand(std::uint32_t address, std::uint32_t panel_bytes) {
+  return {(address >> 4) | ((panel_bytes >> 4) << 16)};
 }
 
 __device__ inline void arrive() {
