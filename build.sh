@@ -48,6 +48,7 @@ command=default
 preset=release
 jobs=$(nproc)
 cuda_arch=
+configure=()
 
 parse_arguments() {
   local named=
@@ -86,19 +87,28 @@ parse_arguments() {
 
 # Which backends this build gets. A named accelerator must build or the build fails; without a name, what is there.
 choose_backends() {
+  local cuda=AUTO
   case ${DEEPINFER_ACCELERATOR-} in
-    '' | cpu) ;;
-    nvidia | cuda)
-      fail 1 "DEEPINFER_ACCELERATOR=$DEEPINFER_ACCELERATOR: this version has no CUDA backend yet; unset it or set it to cpu" ;;
+    '') ;;
+    cpu) cuda=OFF ;;
+    nvidia | cuda) cuda=ON ;;
     ascend)
       fail 1 "DEEPINFER_ACCELERATOR=ascend: this version has no Ascend backend yet; unset it or set it to cpu" ;;
     *) fail 2 "DEEPINFER_ACCELERATOR=$DEEPINFER_ACCELERATOR is unknown; known values: cpu, nvidia, cuda, ascend" ;;
   esac
-  [[ -z $cuda_arch ]] || fail 1 "--cuda-arch $cuda_arch: this version has no CUDA backend yet"
-  if command -v nvcc >/dev/null; then
-    say "backends: reference, cpu (nvcc is present, but this version has no CUDA backend yet)"
-  else
+  [[ -z $cuda_arch || $cuda != OFF ]] || fail 2 "--cuda-arch $cuda_arch, but DEEPINFER_ACCELERATOR=cpu builds no CUDA backend"
+  if [[ $cuda != OFF ]] && ! command -v nvcc >/dev/null; then
+    [[ $cuda == AUTO && -z $cuda_arch ]] ||
+      fail 1 "the CUDA backend needs nvcc of CUDA 13 on the PATH; without it, unset DEEPINFER_ACCELERATOR and --cuda-arch"
+    cuda=OFF
+  fi
+  configure=("-DDEEPINFER_CUDA=$cuda")
+  # 90a -> 90a-real: machine code alone, nothing is compiled when the program starts.
+  [[ -z $cuda_arch ]] || configure+=("-DDEEPINFER_CUDA_ARCHITECTURES=$(sed 's/,/-real;/g; s/$/-real/' <<<"$cuda_arch")")
+  if [[ $cuda == OFF ]]; then
     say "backends: reference, cpu"
+  else
+    say "backends: reference, cpu, cuda (for ${cuda_arch:-90a})"
   fi
 }
 
@@ -131,11 +141,11 @@ build_folder() {
   esac
 }
 
-# compile TARGET...: configures once; ninja configures again by itself when a CMake file changes.
+# compile TARGET...: configures with what choose_backends chose; that takes a second where nothing changed.
 compile() {
   local folder
   folder=$(build_folder)
-  [[ -f $folder/build.ninja ]] || cmake --preset "$preset" >&2
+  cmake --preset "$preset" "${configure[@]}" >&2
   cmake --build "$folder" --parallel "$jobs" --target "$@" >&2
 }
 
