@@ -173,8 +173,9 @@ Bytes count_bytes(const Steps& steps) {
                     class_bytes(state::Kind::kGlobalRows, selected);
     }
     if (node.op == graph::Op::kIndexScores)
-      bytes.keys += class_bytes(state::Kind::kIndexKeys,
-                                kContext / static_cast<double>(std::get<graph::IndexAttributes>(node.attributes).ratio));
+      bytes.keys += class_bytes(
+          state::Kind::kIndexKeys,
+          kContext / static_cast<double>(std::get<graph::IndexAttributes>(node.attributes).ratio));
   }
   return bytes;
 }
@@ -209,13 +210,14 @@ Result<void> decode_family(Family family, double roof, const Options& options, s
     const double seconds = median(times);
     const double total =
         bytes.dense + bytes.head + distinct * bytes.expert + sequences * (bytes.rows + bytes.keys);
-    rows.push_back(
-        {fmt::format("cuda-decode {} {:>3} sequences", name, sequences), total / seconds / 1e9, "GB/s", roof / 1e9,
-         fmt::format("{:.0f} us a step, {} layers and head, {} tokens of context; bytes: dense {:.0f} MB, head {:.0f} MB, "
-                     "{:.0f} distinct experts {:.0f} MB, rows {:.1f} MB, keys {:.1f} MB; {}",
-                     seconds * 1e6, kLayers, kContext, bytes.dense / 1e6, bytes.head / 1e6, distinct,
-                     distinct * bytes.expert / 1e6, sequences * bytes.rows / 1e6, sequences * bytes.keys / 1e6,
-                     steps->synthetic().description)});
+    rows.push_back({fmt::format("cuda-decode {} {:>3} sequences", name, sequences), total / seconds / 1e9,
+                    "GB/s", roof / 1e9,
+                    fmt::format("{:.0f} us a step, {} layers and head, {} tokens of context; bytes: dense "
+                                "{:.0f} MB, head {:.0f} MB, "
+                                "{:.0f} distinct experts {:.0f} MB, rows {:.1f} MB, keys {:.1f} MB; {}",
+                                seconds * 1e6, kLayers, kContext, bytes.dense / 1e6, bytes.head / 1e6,
+                                distinct, distinct * bytes.expert / 1e6, sequences * bytes.rows / 1e6,
+                                sequences * bytes.keys / 1e6, steps->synthetic().description)});
   }
   return {};
 }
@@ -231,7 +233,8 @@ Result<std::vector<Row>> run_cuda_decode(const Options& options) {
 }
 
 Result<std::vector<Row>> run_cuda_prefill(const Options& options) {
-  constexpr double kRoof = 790e12 / 2;  // a large bf16 product through cuBLAS on an H200, multiply-adds a second
+  constexpr double kRoof =
+      790e12 / 2;  // a large bf16 product through cuBLAS on an H200, multiply-adds a second
   std::vector<Row> rows;
   if (options.progress) options.progress("V4.1: weights", 0);
   DI_ASSIGN(const auto steps, Steps::create(Family::kV41, kPrefillTokens, 1, kPrefillTokens));
@@ -247,7 +250,8 @@ Result<std::vector<Row>> run_cuda_prefill(const Options& options) {
     if (sample >= 0) times.push_back(seconds);
   }
   const double seconds = median(times);
-  rows.push_back({"cuda-prefill V4.1 8192 tokens", multiplies / seconds / 1e12, "T multiply-adds/s", kRoof / 1e12,
+  rows.push_back({"cuda-prefill V4.1 8192 tokens", multiplies / seconds / 1e12, "T multiply-adds/s",
+                  kRoof / 1e12,
                   fmt::format("{:.1f} ms a step of {} layers; {}", seconds * 1e3, kLayers,
                               steps->synthetic().description)});
   return rows;

@@ -15,10 +15,12 @@ std::vector<Bench>& table() {
        run_cpu_decode},
       {"cpu-prefill", "512 prompt tokens on the same checkpoints: multiply-adds a second", run_cpu_prefill},
       {"cuda-decode",
-       "steps of 1 to 128 sequences with 4,096 tokens of context on layers of V4.1 and V4 widths with all experts: bytes a "
+       "steps of 1 to 128 sequences with 4,096 tokens of context on layers of V4.1 and V4 widths with all "
+       "experts: bytes a "
        "second",
        run_cuda_decode},
-      {"cuda-prefill", "a step of 8,192 prompt tokens on the same layers: multiply-adds a second", run_cuda_prefill},
+      {"cuda-prefill", "a step of 8,192 prompt tokens on the same layers: multiply-adds a second",
+       run_cuda_prefill},
       {"prefix-index", "time to look up a prompt of 100,000 tokens in a prefix cache of 200,000 blocks",
        run_prefix_index},
       {"sse", "events of a streamed answer a second, encoded and written to a socket, one core", run_sse},

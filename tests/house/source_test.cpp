@@ -87,6 +87,8 @@ TEST(Flags, EveryCompilationIsStrict) {
     EXPECT_FALSE(std::regex_search(command, kLoosening)) << file;
     EXPECT_NE(command.find("-ffp-contract=off"), std::string::npos)
         << file << " is compiled without -ffp-contract=off";
+    if (file.ends_with(".cu"))
+      EXPECT_NE(command.find("-fmad=false"), std::string::npos) << file << " lets products and sums fuse";
   }
   EXPECT_GT(checked, 20);
 }

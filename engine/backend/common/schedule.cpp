@@ -62,9 +62,10 @@ Result<void> Schedule::bind_sites() {
       const bool selects = op == Op::kIndexSelect && i == 0 && site.select == nullptr;
       const bool offers = op == Op::kIndexCandidates && i == 0 && site.candidates == nullptr;
       if (!selects && !offers)
-        return make_error(ErrorKind::kUnsupported,
-                          fmt::format("cannot compile: {} of layer {} uses index scores in a way that is not built",
-                                      graph::op_name(op), item.node->layer));
+        return make_error(
+            ErrorKind::kUnsupported,
+            fmt::format("cannot compile: {} of layer {} uses index scores in a way that is not built",
+                        graph::op_name(op), item.node->layer));
       (selects ? site.select : site.candidates) = item.node;
     }
   }
@@ -90,8 +91,9 @@ Result<std::vector<graph::Lifetime>> Schedule::lifetimes(
   const auto use = [&](ValueId id, int item) -> Result<void> {
     graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
     if (lifetime.first < 0)
-      return make_error(ErrorKind::kInternal, fmt::format("cannot compile: value '{}' is used before it is made",
-                                                          graph_->values[static_cast<size_t>(id)].name));
+      return make_error(ErrorKind::kInternal,
+                        fmt::format("cannot compile: value '{}' is used before it is made",
+                                    graph_->values[static_cast<size_t>(id)].name));
     lifetime.last = item;
     return {};
   };

@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kReserved = int64_t{1} << 30;  // captured graphs, what the driver takes for itself
 constexpr const char* kKernelSet = "sm90";
 // Those that there are kernels for.
-constexpr graph::FusionSet kFusions = (graph::Fusion::kLinears | graph::Fusion::kHcSite) |
-                                      (graph::Fusion::kGate | graph::Fusion::kExperts);
+constexpr graph::FusionSet kFusions =
+    (graph::Fusion::kLinears | graph::Fusion::kHcSite) | (graph::Fusion::kGate | graph::Fusion::kExperts);
 
 }  // namespace
 
@@ -87,7 +87,8 @@ void CudaBackend::write(std::byte* to, std::span<const std::byte> from) {
 
 void CudaBackend::read(std::span<std::byte> to, const std::byte* from) {
   device_->use();
-  finish(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, device_->copy_stream()), "read state");
+  finish(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, device_->copy_stream()),
+         "read state");
 }
 
 void CudaBackend::fill(std::byte* to, uint8_t value, size_t bytes) {

@@ -18,7 +18,8 @@ class CudaBackend final : public Backend {
 
   Capabilities capabilities() const override;
   Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
-                                              const state::Registry& registry, const StepLimits& limits) override;
+                                              const state::Registry& registry,
+                                              const StepLimits& limits) override;
   int64_t memory_budget() const override;
   Result<std::byte*> allocate(size_t bytes, const std::string& tag) override;
   void release(std::byte* address, size_t bytes, const std::string& tag) override;

@@ -13,14 +13,16 @@ std::string version_text(int version) {
 }
 
 Error unusable(std::string what, std::string remedy) {
-  return make_error(ErrorKind::kUnsupported, "cannot use the cuda backend: " + std::move(what), std::move(remedy));
+  return make_error(ErrorKind::kUnsupported, "cannot use the cuda backend: " + std::move(what),
+                    std::move(remedy));
 }
 
 Error no_memory(const Device& device, const std::string& tag, std::size_t bytes, cudaError_t error) {
   (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind
-  return make_error(ErrorKind::kOutOfMemory, fmt::format("cannot allocate {} bytes of {} for {}: {}", bytes,
-                                                         device.name(), tag, error_text(error)),
-                    "another process may hold the rest; lower --max-model-len, or see what `plan` says");
+  return make_error(
+      ErrorKind::kOutOfMemory,
+      fmt::format("cannot allocate {} bytes of {} for {}: {}", bytes, device.name(), tag, error_text(error)),
+      "another process may hold the rest; lower --max-model-len, or see what `plan` says");
 }
 
 }  // namespace
@@ -49,8 +51,8 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
   if (driver == 0)
     return unusable("this machine has no NVIDIA driver", "install one, or choose --backend cpu");
   if (driver / 1000 < runtime / 1000)
-    return unusable(fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}", version_text(driver),
-                                version_text(runtime / 1000 * 1000)),
+    return unusable(fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}",
+                                version_text(driver), version_text(runtime / 1000 * 1000)),
                     "install a newer driver");
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess)
     return unusable(error_text(error), "nvidia-smi shows whether the driver sees a GPU");
@@ -72,13 +74,14 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
     built += fmt::format("{}{}.{}", built.empty() ? "" : ", ", each / 10, each % 10);
   }
   if (!known)
-    return unusable(fmt::format("GPU {} is a {} of compute capability {}.{}; this program has kernels for {}", index,
-                                properties.name, properties.major, properties.minor, built),
+    return unusable(fmt::format("GPU {} is a {} of compute capability {}.{}; this program has kernels for {}",
+                                index, properties.name, properties.major, properties.minor, built),
                     "build with -DDEEPINFER_CUDA_ARCHITECTURES for it, or choose --backend cpu");
   device->multiprocessors_ = properties.multiProcessorCount;
   device->total_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
   for (cudaStream_t* stream : {&device->stream_, &device->copy_stream_})
-    if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking); error != cudaSuccess)
+    if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+        error != cudaSuccess)
       return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
   return device;
 }
@@ -86,19 +89,22 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
 void Device::note(cudaError_t error, const std::string& attempted) {
   if (error == cudaSuccess) return;
   const std::lock_guard lock(mutex_);
-  if (failure_.empty()) failure_ = fmt::format("GPU {} failed while it {}: {}", index_, attempted, error_text(error));
+  if (failure_.empty())
+    failure_ = fmt::format("GPU {} failed while it {}: {}", index_, attempted, error_text(error));
   failed_ = true;
 }
 
 Result<void> Device::healthy() const {
   if (!failed_) return {};
   const std::lock_guard lock(mutex_);
-  return make_error(ErrorKind::kInternal, failure_, "start the program again; the driver's log (dmesg, Xid) says more");
+  return make_error(ErrorKind::kInternal, failure_,
+                    "start the program again; the driver's log (dmesg, Xid) says more");
 }
 
 // --- buffers
 
-Result<DeviceBuffer> DeviceBuffer::create(std::shared_ptr<Device> device, const std::string& tag, std::size_t bytes) {
+Result<DeviceBuffer> DeviceBuffer::create(std::shared_ptr<Device> device, const std::string& tag,
+                                          std::size_t bytes) {
   DeviceBuffer buffer;
   if (bytes == 0) return buffer;
   DI_ASSIGN(buffer.claim_, LedgerClaim::take(device->ledger(), tag, bytes));
@@ -132,7 +138,8 @@ DeviceBuffer::~DeviceBuffer() {
   (void)cudaFree(data_);
 }
 
-Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<Device> device, const std::string& tag, std::size_t bytes) {
+Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<Device> device, const std::string& tag,
+                                          std::size_t bytes) {
   PinnedBuffer buffer;
   if (bytes == 0) return buffer;
   DI_ASSIGN(buffer.claim_, LedgerClaim::take(host_ledger(), tag, bytes));

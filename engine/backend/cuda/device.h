@@ -58,7 +58,8 @@ class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   // kOutOfMemory from the ledger or the driver, with the tag and the bytes. 0 bytes is an empty buffer.
-  static Result<DeviceBuffer> create(std::shared_ptr<Device> device, const std::string& tag, std::size_t bytes);
+  static Result<DeviceBuffer> create(std::shared_ptr<Device> device, const std::string& tag,
+                                     std::size_t bytes);
   DeviceBuffer(DeviceBuffer&& other) noexcept;
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
   DeviceBuffer(const DeviceBuffer&) = delete;
@@ -83,7 +84,8 @@ class DeviceBuffer {
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  static Result<PinnedBuffer> create(std::shared_ptr<Device> device, const std::string& tag, std::size_t bytes);
+  static Result<PinnedBuffer> create(std::shared_ptr<Device> device, const std::string& tag,
+                                     std::size_t bytes);
   PinnedBuffer(PinnedBuffer&& other) noexcept;
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
   PinnedBuffer(const PinnedBuffer&) = delete;

@@ -17,8 +17,8 @@ using graph::ValueId;
 
 namespace {
 
-constexpr int kMostCapturedRows = 256;     // steps of more rows are long enough to hide their launches
-constexpr std::size_t kMostGraphs = 64;    // the least useful goes when there would be more
+constexpr int kMostCapturedRows = 256;   // steps of more rows are long enough to hide their launches
+constexpr std::size_t kMostGraphs = 64;  // the least useful goes when there would be more
 constexpr std::int64_t kLeastContext = 1024;
 
 int element_bytes(graph::ElementType type) {
@@ -50,19 +50,20 @@ Executor::~Executor() {
 
 Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<Device> device,
                                                       std::shared_ptr<const graph::Graph> graph,
-                                                      const state::Registry& registry, const StepLimits& limits) {
+                                                      const state::Registry& registry,
+                                                      const StepLimits& limits) {
   device->use();
   std::unique_ptr<Executor> executor(new Executor(device, std::move(graph), registry, limits));
-  DI_ASSIGN(executor->schedule_, Schedule::make(*executor->graph_, [wide = executor->graph_->precision ==
-                                                                                 graph::Precision::kF32](graph::Op op) {
-              return has_op(op, wide);
-            }));
+  DI_ASSIGN(executor->schedule_,
+            Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
+                                                  graph::Op op) { return has_op(op, wide); }));
   std::set<int> ratios;
   for (const graph::Value& each : executor->graph_->values)
     if (!each.shape.empty() && each.shape[0].axis == graph::Axis::kGroups)
       ratios.insert(static_cast<int>(each.shape[0].value));
-  DI_ASSIGN(executor->buffers_, StepBuffers::create(device, limits, std::vector<int>(ratios.begin(), ratios.end()),
-                                                    executor->graph_->hidden));
+  DI_ASSIGN(executor->buffers_,
+            StepBuffers::create(device, limits, std::vector<int>(ratios.begin(), ratios.end()),
+                                executor->graph_->hidden));
   DI_TRY(executor->plan_buffers());
   DI_TRY(executor->prepare_ropes());
   DI_TRY(executor->prepare_ops());
@@ -82,7 +83,8 @@ Result<void> Executor::plan_buffers() {
     if (plan.offsets[i] >= 0) addresses_[i] = arena_.data() + plan.offsets[i];
   if (graph_->logits == kNoValue) return {};
   const std::int64_t rows = StepView::largest_extent(value(graph_->logits).shape[0], step_.limits());
-  DI_ASSIGN(logits_, PinnedBuffer::create(device_, "logits", static_cast<std::size_t>(rows * graph_->vocab) * sizeof(float)));
+  DI_ASSIGN(logits_, PinnedBuffer::create(device_, "logits",
+                                          static_cast<std::size_t>(rows * graph_->vocab) * sizeof(float)));
   return {};
 }
 
@@ -99,10 +101,12 @@ Result<void> Executor::prepare_ropes() {
     DeviceRope rope;
     rope.pairs = static_cast<int>(frequencies.size());
     DI_ASSIGN(DeviceBuffer kept, DeviceBuffer::create(device_, "tables", frequencies.size() * sizeof(float)));
-    device_->note(cudaMemcpy(kept.data(), frequencies.data(), kept.size(), cudaMemcpyHostToDevice), "took tables");
+    device_->note(cudaMemcpy(kept.data(), frequencies.data(), kept.size(), cudaMemcpyHostToDevice),
+                  "took tables");
     DI_ASSIGN(DeviceBuffer angles,
-              DeviceBuffer::create(device_, "tables",
-                                   frequencies.size() * static_cast<std::size_t>(step_.limits().tokens) * sizeof(Angle)));
+              DeviceBuffer::create(
+                  device_, "tables",
+                  frequencies.size() * static_cast<std::size_t>(step_.limits().tokens) * sizeof(Angle)));
     rope.frequencies = kept.as<float>();
     rope.angles = angles.as<Angle>();
     ropes_.push_back(rope);
@@ -114,13 +118,14 @@ Result<void> Executor::prepare_ropes() {
 
 Result<void> Executor::prepare_ops() {
   kept_.resize(schedule_->sites().size());
-  const Prepare prepare{*graph_, registry_,   step_.limits(), *schedule_, device_, weights_,
+  const Prepare prepare{*graph_,   registry_,  step_.limits(), *schedule_, device_, weights_,
                         *buffers_, addresses_, ropes_,         kept_,      tables_, scratch_};
   for (const ScheduledNode& node : schedule_->nodes()) {
     DI_ASSIGN(DeviceOp op, prepare_node(prepare, node));
     ops_.push_back(std::move(op));
   }
-  DI_ASSIGN(scratch_->memory, DeviceBuffer::create(device_, "scratch", std::max<std::size_t>(scratch_->bytes, 256)));
+  DI_ASSIGN(scratch_->memory,
+            DeviceBuffer::create(device_, "scratch", std::max<std::size_t>(scratch_->bytes, 256)));
   return {};
 }
 
@@ -149,9 +154,8 @@ Executor::Tier Executor::tier_of(const Launch& exact) const {
   tier.most[kLogitCount] = round_up_rows(exact.most[kLogitCount], limits.logit_rows);
   tier.most[kSequenceCount] = round_up_rows(exact.most[kSequenceCount], limits.sequences);
   for (std::size_t i = 0; i < buffers_->ratios().size(); ++i)
-    tier.most[kGroupCount + i] =
-        std::min(tier.most[kTokenCount],
-                 tier.most[kTokenCount] / buffers_->ratios()[i] + tier.most[kSequenceCount]);
+    tier.most[kGroupCount + i] = std::min(
+        tier.most[kTokenCount], tier.most[kTokenCount] / buffers_->ratios()[i] + tier.most[kSequenceCount]);
   tier.context = kLeastContext;
   while (tier.context < exact.context)
     tier.context *= 2;
@@ -172,7 +176,8 @@ void Executor::launch_all(const Launch& launch) {
     }
   };
   for (std::size_t i = 0; i < ops_.size(); ++i)
-    if (rows_of(graph_->segments[static_cast<std::size_t>(schedule_->nodes()[i].segment)]) > 0) ops_[i](launch);
+    if (rows_of(graph_->segments[static_cast<std::size_t>(schedule_->nodes()[i].segment)]) > 0)
+      ops_[i](launch);
 }
 
 void Executor::drop_graphs() {
@@ -224,7 +229,8 @@ Result<void> Executor::run(const StepInputs& inputs) {
   device_->note(cudaGetLastError(), "launched a step");
   logit_values_ = 0;
   if (graph_->logits != kNoValue && exact.most[kLogitCount] > 0) {
-    logit_values_ = static_cast<std::size_t>(exact.most[kLogitCount]) * static_cast<std::size_t>(graph_->vocab);
+    logit_values_ =
+        static_cast<std::size_t>(exact.most[kLogitCount]) * static_cast<std::size_t>(graph_->vocab);
     device_->note(cudaMemcpyAsync(logits_.data(), addresses_[static_cast<std::size_t>(graph_->logits)],
                                   logit_values_ * sizeof(float), cudaMemcpyDeviceToHost, device_->stream()),
                   "gave logits");

@@ -25,7 +25,8 @@ class Executor final : public Executable {
   // kUnsupported names an operation, or a size of one, that has no kernel; kOutOfMemory; kFormat for weights that cannot be.
   static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<Device> device,
                                                      std::shared_ptr<const graph::Graph> graph,
-                                                     const state::Registry& registry, const StepLimits& limits);
+                                                     const state::Registry& registry,
+                                                     const StepLimits& limits);
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;

@@ -13,7 +13,8 @@ using state::RecordFormat;
 
 Values Prepare::values(graph::ValueId id) const {
   DI_CHECK(value(id).type != graph::ElementType::kI32);
-  return {addresses[static_cast<std::size_t>(id)], value(id).type == graph::ElementType::kBf16, columns_of(value(id))};
+  return {addresses[static_cast<std::size_t>(id)], value(id).type == graph::ElementType::kBf16,
+          columns_of(value(id))};
 }
 
 std::int32_t* Prepare::ints(graph::ValueId id) const {
@@ -68,9 +69,9 @@ RecordShape record_shape(const state::RecordLayout& layout) {
 Record Prepare::record(const state::StateClass& entry) const {
   Record record;
   record.shape = record_shape(entry.record);
-  record.place = {entry.code_offset,         entry.tail_offset,          entry.scale_offset,
-                  entry.record.code_bytes(), entry.record.tail_bytes(), entry.record.scale_bytes(),
-                  entry.rows};
+  record.place = {
+      entry.code_offset,         entry.tail_offset,          entry.scale_offset, entry.record.code_bytes(),
+      entry.record.tail_bytes(), entry.record.scale_bytes(), entry.rows};
   return record;
 }
 

@@ -16,9 +16,9 @@ using graph::Op;
 
 namespace {
 
-constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;    // of index scores at a time
+constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of index scores at a time
 constexpr std::int64_t kSplitBytes = std::int64_t{128} << 20;  // of split attention at a time
-constexpr int kMajor = 9, kMinor = 0;                            // what the kernels of this build are for
+constexpr int kMajor = 9, kMinor = 0;                          // what the kernels of this build are for
 
 std::int64_t most_keys(const PlainAttention& attention, std::int64_t context) {
   if (attention.ratio == 0) return attention.window;
@@ -30,14 +30,15 @@ bool stored_for_fast(RecordCode code) {
 }
 
 bool is_fast(const Prepare& prepare, const PlainAttention& attention) {
-  return !prepare.wide() && attention.head_dim == kAttentionChannels && attention.heads <= kMostAttentionHeads &&
-         stored_for_fast(attention.ring.shape.code) &&
+  return !prepare.wide() && attention.head_dim == kAttentionChannels &&
+         attention.heads <= kMostAttentionHeads && stored_for_fast(attention.ring.shape.code) &&
          (attention.ratio == 0 || stored_for_fast(attention.global.shape.code));
 }
 
 // Kernels for heads of 512 channels.
-Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& plain, RowSpace rows, const Values& q,
-                                const Values& window_rows, const Values& o, std::int64_t rows_at_most) {
+Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& plain, RowSpace rows,
+                                const Values& q, const Values& window_rows, const Values& o,
+                                std::int64_t rows_at_most) {
   SparseAttention attention;
   attention.window_axis = plain.window_axis;
   attention.q = q.data;
@@ -59,17 +60,18 @@ Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& pl
   const std::int64_t each = split_attention_bytes(largest);
   const std::int64_t workspace = std::clamp(each * rows_at_most, each, std::max(each, kSplitBytes));
   prepare.want_scratch(static_cast<std::size_t>(workspace));
-  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
-    SparseAttention sized = attention;
-    sized.step = step->data();
-    sized.queries = launch.sized(rows);
-    sized.most_keys = most_keys(plain, launch.context);
-    const cudaError_t error =
-        choose_attention(sized, kMajor, kMinor) == AttentionVariant::kFused
-            ? launch_fused_attention(sized, device->multiprocessors(), launch.stream)
-            : launch_split_attention(sized, scratch->at<void>(), workspace, launch.stream);
-    device->note(error, "launched attention");
-  });
+  return DeviceOp(
+      [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
+        SparseAttention sized = attention;
+        sized.step = step->data();
+        sized.queries = launch.sized(rows);
+        sized.most_keys = most_keys(plain, launch.context);
+        const cudaError_t error =
+            choose_attention(sized, kMajor, kMinor) == AttentionVariant::kFused
+                ? launch_fused_attention(sized, device->multiprocessors(), launch.stream)
+                : launch_split_attention(sized, scratch->at<void>(), workspace, launch.stream);
+        device->note(error, "launched attention");
+      });
 }
 
 }  // namespace
@@ -98,9 +100,10 @@ Result<DeviceOp> prepare_attention(const Prepare& prepare, const Node& node) {
     if (attention.selected > 0) attention.selection = prepare.ints(node.inputs[2]);
   }
   if (attention.head_dim > 1024)
-    return make_error(ErrorKind::kUnsupported,
-                      fmt::format("cannot compile sparse_attention of {} channels; the cuda backend takes up to 1024",
-                                  attention.head_dim));
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot compile sparse_attention of {} channels; the cuda backend takes up to 1024",
+                    attention.head_dim));
   const Values q = prepare.values(node.inputs[0]), rows_made = prepare.values(node.inputs[1]);
   const Values o = prepare.values(node.outputs[0]);
   const RowSpace rows = prepare.space_of(node.inputs[0]);
@@ -115,11 +118,11 @@ namespace {
 
 // What an index site makes of its scores.
 struct IndexSite {
-  int blocks = 0, block_size = 0;          // candidate blocks made, or allowed
-  std::int32_t* made = nullptr;            // [R, blocks]
-  const std::int32_t* allowed = nullptr;   // [R, blocks]
+  int blocks = 0, block_size = 0;         // candidate blocks made, or allowed
+  std::int32_t* made = nullptr;           // [R, blocks]
+  const std::int32_t* allowed = nullptr;  // [R, blocks]
   int top_k = 0;
-  std::int32_t* chosen = nullptr;          // [R, top_k]
+  std::int32_t* chosen = nullptr;  // [R, top_k]
 };
 
 IndexSite index_site(const Prepare& prepare, const ScheduledSite& scheduled) {
@@ -182,8 +185,8 @@ Result<DeviceOp> plain_index(const Prepare& prepare, const IndexOperands& with, 
       float* const scores = kept_scores != nullptr ? kept_scores : scratch->at<float>();
       float* const block_scores =
           kept_scores != nullptr ? scratch->at<float>() : scratch->at<float>() + batch * stride;
-      index_scores_plain(step->data(), sized, with.index, with.q, with.weights, first, count, visible, scores, stride,
-                         launch.stream);
+      index_scores_plain(step->data(), sized, with.index, with.q, with.weights, first, count, visible, scores,
+                         stride, launch.stream);
       if (made.made != nullptr)
         select_rows(step->data(), sized, made, first, count, scores, stride, block_scores, launch.stream);
       if (chosen.out != nullptr)
@@ -212,8 +215,9 @@ DeviceOp fast_index(const Prepare& prepare, const IndexOperands& with) {
   const std::int64_t candidates = static_cast<std::int64_t>(with.site.blocks) * with.site.block_size;
   const auto entries_of = [=, masked = with.site.allowed != nullptr](std::int64_t context) {
     const std::int64_t visible = std::max<std::int64_t>(context / with.index.ratio, 1);
-    return masked ? std::min(candidates, (visible + index.block_size - 1) / index.block_size * index.block_size)
-                  : visible;
+    return masked
+               ? std::min(candidates, (visible + index.block_size - 1) / index.block_size * index.block_size)
+               : visible;
   };
   index.stride = (entries_of(prepare.limits.context) + 3) / 4 * 4;
   const std::int64_t batch = std::clamp<std::int64_t>(
@@ -248,7 +252,8 @@ DeviceOp fast_index(const Prepare& prepare, const IndexOperands& with) {
         blocks.block_size = with.site.block_size;
         blocks.out = with.site.made;
         blocks.columns = with.site.blocks;
-        device->note(launch_selection(blocks, device->multiprocessors(), launch.stream), "launched a selection");
+        device->note(launch_selection(blocks, device->multiprocessors(), launch.stream),
+                     "launched a selection");
       }
       if (with.site.chosen == nullptr) continue;
       selection.candidates = with.site.allowed;
@@ -256,7 +261,8 @@ DeviceOp fast_index(const Prepare& prepare, const IndexOperands& with) {
       selection.block_size = with.site.allowed != nullptr ? with.site.block_size : 0;
       selection.out = with.site.chosen;
       selection.columns = with.site.top_k;
-      device->note(launch_selection(selection, device->multiprocessors(), launch.stream), "launched a selection");
+      device->note(launch_selection(selection, device->multiprocessors(), launch.stream),
+                   "launched a selection");
     }
   };
 }
@@ -269,14 +275,16 @@ Result<DeviceOp> prepare_index(const Prepare& prepare, const Node& node, int sit
   const state::StateClass* keys = prepare.reads(node, state::Kind::kIndexKeys);
   DI_CHECK(keys != nullptr);
   IndexOperands with;
-  with.index = {attributes.heads, attributes.head_dim, attributes.ratio, attributes.scale, prepare.record(*keys)};
+  with.index = {attributes.heads, attributes.head_dim, attributes.ratio, attributes.scale,
+                prepare.record(*keys)};
   with.site = index_site(prepare, scheduled);
   with.q = prepare.values(node.inputs[0]);
   with.weights = prepare.values(node.inputs[1]);
   with.rows = prepare.space_of(node.inputs[0]);
   with.most_rows = prepare.most_rows(node.inputs[0]);
   const RecordCode code = with.index.keys.shape.code;
-  const bool fast = !prepare.wide() && attributes.head_dim == kIndexChannels && attributes.heads <= kMostIndexHeads &&
+  const bool fast = !prepare.wide() && attributes.head_dim == kIndexChannels &&
+                    attributes.heads <= kMostIndexHeads &&
                     (code == RecordCode::kMxfp4 || code == RecordCode::kBf16) && with.weights.bf16;
   if (fast && !scheduled.kept) return fast_index(prepare, with);
   return plain_index(prepare, with,

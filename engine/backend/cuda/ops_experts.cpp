@@ -20,9 +20,10 @@ Result<Gate> gate_of(const Prepare& prepare, const Node& node) {
   gate.normalise = attributes.normalise && (gate.top_k > 1 || attributes.normalise_single);
   gate.routed_scale = attributes.routed_scale;
   if (gate.experts > kMostExperts || gate.top_k > 32)
-    return make_error(ErrorKind::kUnsupported,
-                      fmt::format("cannot compile {}: {} of {} experts; the cuda backend takes up to 32 of {}",
-                                  graph::op_name(node.op), gate.top_k, gate.experts, kMostExperts));
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot compile {}: {} of {} experts; the cuda backend takes up to 32 of {}",
+                    graph::op_name(node.op), gate.top_k, gate.experts, kMostExperts));
   return gate;
 }
 
@@ -61,7 +62,8 @@ Result<DeviceOp> fused_gate_op(const Prepare& prepare, const Node& node) {
     DI_TRY(add_bias(prepare, choice, gate));
   }
   float* const kept = prepare.has_memory(scores.outputs[0]) ? prepare.floats(scores.outputs[0]) : nullptr;
-  prepare.want_scratch(static_cast<std::size_t>(prepare.most_rows(choice.outputs[0]) * gate.experts) * sizeof(float));
+  prepare.want_scratch(static_cast<std::size_t>(prepare.most_rows(choice.outputs[0]) * gate.experts) *
+                       sizeof(float));
   return DeviceOp([=, scratch = prepare.scratch](const Launch& launch) {
     float* const s = kept != nullptr ? kept : scratch->at<float>();
     router_scores(step->data(), launch.sized(rows), z, gate.experts, temperature, s, launch.stream);
@@ -141,8 +143,10 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
     DI_ASSIGN(parts[i].weight, prepare.weights.packed(node.weights[i]));
     parts[i].out = prepare.values(node.outputs[i]);
   }
-  prepare.want_scratch(assignment_words(experts, prepare.most_rows(node.inputs[1]) * top_k) * sizeof(std::int32_t));
-  return DeviceOp([=, scratch = prepare.scratch, count = static_cast<int>(node.weights.size())](const Launch& launch) {
+  prepare.want_scratch(assignment_words(experts, prepare.most_rows(node.inputs[1]) * top_k) *
+                       sizeof(std::int32_t));
+  return DeviceOp([=, scratch = prepare.scratch,
+                   count = static_cast<int>(node.weights.size())](const Launch& launch) {
     const Assignment assignment = assignment_in(*scratch, experts);
     assign_experts(step->data(), launch.sized(rows), ids, experts, top_k, assignment, launch.stream);
     experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment, launch.stream);
@@ -159,14 +163,17 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   for (const Node* inside : {&gate_up, &activation, &down})
     for (const graph::ValueId id : inside->outputs)
       if (prepare.has_memory(id))
-        return make_error(ErrorKind::kUnsupported,
-                          fmt::format("cannot compile: '{}' is read from inside the fused experts of layer {}",
-                                      prepare.value(id).name, node.layer));
+        return make_error(
+            ErrorKind::kUnsupported,
+            fmt::format("cannot compile: '{}' is read from inside the fused experts of layer {}",
+                        prepare.value(id).name, node.layer));
   for (const graph::WeightId id : {gate_up.weights[0], gate_up.weights[1], down.weights[0]})
     if (!prepare.weights.packable(id) || prepare.weights.weight(id).k % 2 != 0)
-      return make_error(ErrorKind::kUnsupported,
-                        fmt::format("cannot compile {}: the cuda backend takes experts in FP4, FP8 or bf16 of an even width",
-                                    prepare.weights.weight(id).name));
+      return make_error(
+          ErrorKind::kUnsupported,
+          fmt::format(
+              "cannot compile {}: the cuda backend takes experts in FP4, FP8 or bf16 of an even width",
+              prepare.weights.weight(id).name));
   const Values x = prepare.values(gate_up.inputs[0]);
   const std::int32_t* const ids = prepare.ints(gate_up.inputs[1]);
   const auto top_k = static_cast<int>(columns_of(prepare.value(gate_up.inputs[1])));

@@ -19,7 +19,8 @@ bool packs(const Prepare& prepare, const Node& node) {
 
 int groups_of(const Prepare& prepare, const Node& node) {
   if (node.op != Op::kGroupedLinear) return 1;
-  return static_cast<int>(columns_of(prepare.value(node.inputs[0])) / prepare.weights.weight(node.weights[0]).k);
+  return static_cast<int>(columns_of(prepare.value(node.inputs[0])) /
+                          prepare.weights.weight(node.weights[0]).k);
 }
 
 Result<void> check_groups(const Prepare& prepare, const Node& node, int groups) {
@@ -27,8 +28,8 @@ Result<void> check_groups(const Prepare& prepare, const Node& node, int groups) 
   if (groups >= 1 && weight.n % groups == 0 && weight.n / groups % kTileOutputs == 0) return {};
   if (groups == 1) return {};
   return make_error(ErrorKind::kUnsupported,
-                    fmt::format("cannot compile {}: {} groups of {} outputs; each needs a multiple of {}", weight.name,
-                                groups, groups > 0 ? weight.n / groups : 0, kTileOutputs));
+                    fmt::format("cannot compile {}: {} groups of {} outputs; each needs a multiple of {}",
+                                weight.name, groups, groups > 0 ? weight.n / groups : 0, kTileOutputs));
 }
 
 Result<DeviceOp> plain_product(const Prepare& prepare, const Node& node) {

@@ -28,9 +28,10 @@ Result<DeviceOp> rope_op(const Prepare& prepare, const Node& node) {
 Result<DeviceOp> hadamard_op(const Prepare& prepare, const Node& node) {
   const int size = prepare.last_dimension(node.inputs[0]);
   if (size > 512 || (size & (size - 1)) != 0)
-    return make_error(ErrorKind::kUnsupported,
-                      fmt::format("cannot compile hadamard of {} channels; the cuda backend takes powers of two up to 512",
-                                  size));
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot compile hadamard of {} channels; the cuda backend takes powers of two up to 512",
+                    size));
   const Values v = prepare.values(node.inputs[0]), y = prepare.values(node.outputs[0]);
   const RowSpace rows = prepare.space_of(node.outputs[0]);
   return DeviceOp([=, step = &prepare.step](const Launch& launch) {

@@ -26,11 +26,12 @@ Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const Node& node)
       case Op::kHcCoefficients: {
         const auto& attributes = std::get<graph::HcAttributes>(part.attributes);
         if (attributes.streams != 4)
-          return make_error(ErrorKind::kUnsupported,
-                            fmt::format("cannot compile a residual site of {} streams; the cuda backend takes 4",
-                                        attributes.streams));
-        site.shape = {attributes.streams, prepare.graph.hidden, attributes.sinkhorn_iterations, attributes.rms_eps,
-                      attributes.hc_eps};
+          return make_error(
+              ErrorKind::kUnsupported,
+              fmt::format("cannot compile a residual site of {} streams; the cuda backend takes 4",
+                          attributes.streams));
+        site.shape = {attributes.streams, prepare.graph.hidden, attributes.sinkhorn_iterations,
+                      attributes.rms_eps, attributes.hc_eps};
         DI_ASSIGN(site.weights.fn, prepare.weights.values(part.weights[0]));
         DI_ASSIGN(site.weights.base, prepare.weights.values(part.weights[1]));
         DI_ASSIGN(site.weights.scale, prepare.weights.values(part.weights[2]));

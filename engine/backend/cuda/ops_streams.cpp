@@ -45,19 +45,20 @@ Result<DeviceOp> hc_site(const Prepare& prepare, const Node& node) {
   const bool wide = prepare.wide();
   const bool head = node.op == Op::kHcHeadPre;
   const int outputs = head ? shape.streams : shape.streams * (2 + shape.streams);
-  prepare.want_scratch(static_cast<std::size_t>(hc_workspace_values(shape, outputs,
-                                                                    static_cast<int>(prepare.most_rows(node.outputs[0])))) *
+  prepare.want_scratch(static_cast<std::size_t>(hc_workspace_values(
+                           shape, outputs, static_cast<int>(prepare.most_rows(node.outputs[0])))) *
                        (wide ? sizeof(double) : sizeof(float)));
   float* const pre = prepare.floats(node.outputs[0]);
   if (head)
     return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
-      hc_head_pre(step->data(), launch.sized(rows), shape, site, h, wide, scratch->at<void>(), pre, launch.stream);
+      hc_head_pre(step->data(), launch.sized(rows), shape, site, h, wide, scratch->at<void>(), pre,
+                  launch.stream);
     });
   float* const post = prepare.floats(node.outputs[1]);
   float* const comb = prepare.floats(node.outputs[2]);
   return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
-    hc_coefficients(step->data(), launch.sized(rows), shape, site, h, wide, scratch->at<void>(), pre, post, comb,
-                    launch.stream);
+    hc_coefficients(step->data(), launch.sized(rows), shape, site, h, wide, scratch->at<void>(), pre, post,
+                    comb, launch.stream);
   });
 }
 
@@ -118,7 +119,8 @@ Result<DeviceOp> gather(const Prepare& prepare, const Node& node) {
   const void* const from = prepare.addresses[static_cast<std::size_t>(node.inputs[0])];
   void* const out = prepare.addresses[static_cast<std::size_t>(node.outputs[0])];
   return DeviceOp([=, step = &prepare.step](const Launch& launch) {
-    gather_rows(step->data(), launch.sized(to), from_axis, from, out, static_cast<int>(bytes / 4), launch.stream);
+    gather_rows(step->data(), launch.sized(to), from_axis, from, out, static_cast<int>(bytes / 4),
+                launch.stream);
   });
 }
 
@@ -131,9 +133,8 @@ Result<DeviceOp> prepare_stream(const Prepare& prepare, const Node& node) {
     case Op::kEmbed: {
       DI_ASSIGN(const PlainMatrix table, prepare.weights.plain(node.weights[0]));
       const Values x = prepare.values(node.outputs[0]);
-      return DeviceOp([=](const Launch& launch) {
-        embed(step->data(), launch.sized(rows), table, x, launch.stream);
-      });
+      return DeviceOp(
+          [=](const Launch& launch) { embed(step->data(), launch.sized(rows), table, x, launch.stream); });
     }
     case Op::kBroadcastStreams: {
       const Values x = prepare.values(node.inputs[0]), h = prepare.values(node.outputs[0]);

@@ -49,8 +49,8 @@ Result<Roofs> measure_roofs() {
                        read_all(from.data(), bytes, sink.as<std::uint32_t>(), device->stream());
                      });
   roofs.write_read_bytes = static_cast<double>(bytes) / best_time(*device, [&] {
-                             device->note(cudaMemcpyAsync(to.data(), from.data(), bytes / 2, cudaMemcpyDeviceToDevice,
-                                                          device->stream()),
+                             device->note(cudaMemcpyAsync(to.data(), from.data(), bytes / 2,
+                                                          cudaMemcpyDeviceToDevice, device->stream()),
                                           "measured");
                            });
   DI_TRY(device->healthy());

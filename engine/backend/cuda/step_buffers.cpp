@@ -23,9 +23,10 @@ std::size_t aligned(std::size_t bytes) {
 Result<StepBuffers> StepBuffers::create(std::shared_ptr<Device> device, const StepLimits& limits,
                                         std::vector<int> ratios, int hidden) {
   if (ratios.size() > kMostRatios)
-    return make_error(ErrorKind::kUnsupported, fmt::format("cannot compile: {} different compressor ratios; this "
-                                                           "backend takes {}",
-                                                           ratios.size(), kMostRatios));
+    return make_error(ErrorKind::kUnsupported,
+                      fmt::format("cannot compile: {} different compressor ratios; this "
+                                  "backend takes {}",
+                                  ratios.size(), kMostRatios));
   StepBuffers buffers;
   buffers.device_ = device;
   buffers.ratios_ = std::move(ratios);
@@ -48,8 +49,8 @@ Result<StepBuffers> StepBuffers::create(std::shared_ptr<Device> device, const St
   at.logit_rows = place(limits.logit_rows, sizeof(std::int32_t), kLogitCount);
   at.sequences = place(limits.sequences, sizeof(SequenceData), kSequenceCount);
   for (std::size_t i = 0; i < buffers.ratios_.size(); ++i)
-    at.groups[i] = place(StepView::largest_extent(graph::groups(buffers.ratios_[i]), limits), sizeof(GroupData),
-                         kGroupCount + static_cast<int>(i));
+    at.groups[i] = place(StepView::largest_extent(graph::groups(buffers.ratios_[i]), limits),
+                         sizeof(GroupData), kGroupCount + static_cast<int>(i));
   const std::int64_t blocks_each = (limits.context + state::kBlockTokens - 1) / state::kBlockTokens;
   at.blocks = place(blocks_each * limits.sequences, sizeof(std::byte*), kBlockCount);
   DI_ASSIGN(buffers.host_bytes_, PinnedBuffer::create(device, "step inputs", end));
@@ -132,7 +133,8 @@ Result<void> StepBuffers::fill(const StepView& step) {
   }
   if (inputs.embed_rows.empty()) return {};
   if (embeds_.size() == 0) {
-    const auto bytes = static_cast<std::size_t>(limits_.tokens) * static_cast<std::size_t>(hidden_) * sizeof(float);
+    const auto bytes =
+        static_cast<std::size_t>(limits_.tokens) * static_cast<std::size_t>(hidden_) * sizeof(float);
     DI_ASSIGN(embeds_, DeviceBuffer::create(device_, "given rows", bytes));
     data_.embeds = embeds_.as<float>();
   }

@@ -28,7 +28,9 @@ class StepBuffers {
   const std::vector<int>& ratios() const { return ratios_; }
   // Place of a ratio in `ratios`; -1.
   int list_of(int ratio) const;
-  std::int64_t device_bytes() const { return static_cast<std::int64_t>(device_bytes_.size() + embeds_.size()); }
+  std::int64_t device_bytes() const {
+    return static_cast<std::int64_t>(device_bytes_.size() + embeds_.size());
+  }
 
  private:
   StepBuffers() = default;

@@ -47,8 +47,9 @@ PartBytes part_bytes(const Weight& weight) {
 }
 
 Error without_bytes(const Weight& weight) {
-  return make_error(ErrorKind::kInvalidArgument,
-                    fmt::format("cannot compile: {} has no bytes; the graph was built without weights", weight.name));
+  return make_error(
+      ErrorKind::kInvalidArgument,
+      fmt::format("cannot compile: {} has no bytes; the graph was built without weights", weight.name));
 }
 
 }  // namespace
@@ -89,8 +90,9 @@ Result<const float*> DeviceWeights::values(WeightId id) {
   if (from.parts.empty() || from.parts[0].data == nullptr) return without_bytes(from);
   std::vector<float> decoded(static_cast<std::size_t>(from.n * from.k));
   for (std::int64_t row = 0; row < from.n; ++row)
-    decode_weight_row(from, 0, row,
-                      std::span(decoded).subspan(static_cast<std::size_t>(row * from.k), static_cast<std::size_t>(from.k)));
+    decode_weight_row(
+        from, 0, row,
+        std::span(decoded).subspan(static_cast<std::size_t>(row * from.k), static_cast<std::size_t>(from.k)));
   DI_ASSIGN(std::byte* const data, upload(decoded.data(), decoded.size() * sizeof(float)));
   return values_[id] = reinterpret_cast<const float*>(data);
 }
@@ -101,8 +103,9 @@ Result<const std::int32_t*> DeviceWeights::integers(WeightId id) {
   if (from.parts.empty() || from.parts[0].data == nullptr) return without_bytes(from);
   std::vector<std::int32_t> decoded(static_cast<std::size_t>(from.n * from.k));
   for (std::int64_t row = 0; row < from.n; ++row)
-    decode_integer_row(from, row,
-                       std::span(decoded).subspan(static_cast<std::size_t>(row * from.k), static_cast<std::size_t>(from.k)));
+    decode_integer_row(
+        from, row,
+        std::span(decoded).subspan(static_cast<std::size_t>(row * from.k), static_cast<std::size_t>(from.k)));
   DI_ASSIGN(std::byte* const data, upload(decoded.data(), decoded.size() * sizeof(std::int32_t)));
   return integers_[id] = reinterpret_cast<const std::int32_t*>(data);
 }
@@ -134,7 +137,8 @@ Result<PlainStack> DeviceWeights::plain_stack(WeightId id) {
 
 bool DeviceWeights::packable(WeightId id) const {
   const WeightFormat format = weight(id).format;
-  return format == WeightFormat::kBf16 || format == WeightFormat::kFp8Tile || format == WeightFormat::kFp4Rows;
+  return format == WeightFormat::kBf16 || format == WeightFormat::kFp8Tile ||
+         format == WeightFormat::kFp4Rows;
 }
 
 Result<PackedStack> DeviceWeights::packed(WeightId id) {
@@ -177,13 +181,14 @@ Result<PackedStack> DeviceWeights::packed(WeightId id) {
          reinterpret_cast<std::uint8_t*>(scales) + part * scale_bytes, bad.as<int>(), nullptr);
   }
   int found_bad = 0;
-  device_->note(cudaMemcpy(&found_bad, bad.data(), sizeof found_bad, cudaMemcpyDeviceToHost), "repacked weights");
+  device_->note(cudaMemcpy(&found_bad, bad.data(), sizeof found_bad, cudaMemcpyDeviceToHost),
+                "repacked weights");
   device_->note(cudaGetLastError(), "repacked weights");
   DI_TRY(device_->healthy());
   if (found_bad > 0)
     return make_error(ErrorKind::kFormat,
-                      fmt::format("cannot load {}: {} of its codes are NaN or scales above 2^{}", from.name, found_bad,
-                                  stack.matrix.code == PackedCode::kFp4 ? 1 : 7),
+                      fmt::format("cannot load {}: {} of its codes are NaN or scales above 2^{}", from.name,
+                                  found_bad, stack.matrix.code == PackedCode::kFp4 ? 1 : 7),
                       "the file is damaged, or its scales are beyond what weights of this model have");
   return packed_[id] = stack;
 }

@@ -16,9 +16,12 @@ namespace deepinfer::backend::cuda {
 
 class DeviceWeights {
  public:
-  DeviceWeights(std::shared_ptr<Device> device, const graph::Graph& graph) : device_(std::move(device)), graph_(graph) {}
+  DeviceWeights(std::shared_ptr<Device> device, const graph::Graph& graph)
+      : device_(std::move(device)), graph_(graph) {}
 
-  const graph::Weight& weight(graph::WeightId id) const { return graph_.weights[static_cast<std::size_t>(id)]; }
+  const graph::Weight& weight(graph::WeightId id) const {
+    return graph_.weights[static_cast<std::size_t>(id)];
+  }
   // Part 0 as f32, row-major; for vectors and hyper-connection matrices.
   Result<const float*> values(graph::WeightId id);
   // An integer weight, all rows.

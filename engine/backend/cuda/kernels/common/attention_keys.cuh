@@ -20,8 +20,8 @@ inline constexpr int kUnitChannels = 16;  // what one lane decodes at a time
 inline constexpr int kPanelChannels = 64;
 inline constexpr int kPanelBytes = kKeyTile * kPanelChannels * 2;
 inline constexpr int kTileBytes = kAttentionChannels / kPanelChannels * kPanelBytes;
-inline constexpr float kKeyUnit = 0x1p8f;        // what decoded keys were divided by
-inline constexpr float kLowestLogit = -1e30f;    // where running maxima start
+inline constexpr float kKeyUnit = 0x1p8f;      // what decoded keys were divided by
+inline constexpr float kLowestLogit = -1e30f;  // where running maxima start
 inline constexpr float kLogTwoE = 1.4426950408889634f;
 
 // Byte offset of a chunk in the tile.
@@ -158,15 +158,18 @@ struct UnitPlace {
 template <UnitCode kCode>
 __device__ inline UnitPlace record_unit(const Record& record, const KeyPlace& place, int unit) {
   const RecordPlace& planes = record.place;
-  const std::uint8_t* codes = place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes);
+  const std::uint8_t* codes =
+      place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes);
   if constexpr (kCode == UnitCode::kBf16) return {codes + unit * 32, nullptr, UnitCode::kBf16};
-  const std::uint8_t* scales = place.base + planes.scale_offset + static_cast<std::uint32_t>(place.slot * planes.scale_bytes);
+  const std::uint8_t* scales =
+      place.base + planes.scale_offset + static_cast<std::uint32_t>(place.slot * planes.scale_bytes);
   if constexpr (kCode == UnitCode::kFp4) return {codes + unit * 8, scales + unit, UnitCode::kFp4};
   const int channel = unit * kUnitChannels;
   // Groups are powers of two.
   if (channel < record.shape.quantised)
     return {codes + channel, scales + (channel >> (31 - __clz(record.shape.group))), UnitCode::kFp8};
-  const std::uint8_t* tails = place.base + planes.tail_offset + static_cast<std::uint32_t>(place.slot * planes.tail_bytes);
+  const std::uint8_t* tails =
+      place.base + planes.tail_offset + static_cast<std::uint32_t>(place.slot * planes.tail_bytes);
   return {tails + (channel - record.shape.quantised) * 2, nullptr, UnitCode::kBf16};
 }
 

@@ -66,8 +66,8 @@ __device__ float key_value(const StepData& step, const PlainAttention& attention
 }
 
 // Shared: keys [kKeyTile][head_dim + 1], q [head_dim], logits and numerators [kKeyTile].
-__global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention attention, Values q, Values window_rows,
-                                 Values o) {
+__global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention attention, Values q,
+                                 Values window_rows, Values o) {
   extern __shared__ float shared[];
   const int row = static_cast<int>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
@@ -89,7 +89,8 @@ __global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention at
     const int tile = min(kKeyTile, count - first_key);
     __syncthreads();
     for (int at = t; at < tile * d; at += kThreads)
-      keys[at / d * (d + 1) + at % d] = key_value(step, attention, list, window_rows, first_key + at / d, at % d);
+      keys[at / d * (d + 1) + at % d] =
+          key_value(step, attention, list, window_rows, first_key + at / d, at % d);
     __syncthreads();
     if (t < tile) {
       double dot = 0.0;
@@ -122,8 +123,8 @@ __global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention at
 }
 
 // Shared: q [heads][head_dim]. One thread a key.
-__global__ void scores_kernel(StepData step, RowSpace rows, PlainIndexScores index, Values q, Values weights, int first_row,
-                              float* scores, std::int64_t stride) {
+__global__ void scores_kernel(StepData step, RowSpace rows, PlainIndexScores index, Values q, Values weights,
+                              int first_row, float* scores, std::int64_t stride) {
   extern __shared__ float query[];
   const int row = first_row + static_cast<int>(blockIdx.y);
   if (row >= step.counts[rows.count]) return;
@@ -186,7 +187,8 @@ __device__ int rank_in_block(bool mine, int* warp_counts, int& total) {
 
 // The `wanted` highest of count values at(i), ties to the lower i, never -inf: their name(i) in ascending order of i, then -1.
 template <class At, class Name>
-__device__ void take_highest(int count, int wanted, At at, Name name, std::int32_t* out, SelectScratch& scratch) {
+__device__ void take_highest(int count, int wanted, At at, Name name, std::int32_t* out,
+                             SelectScratch& scratch) {
   // The key of the last one taken, eight bits at a time from the top.
   if (threadIdx.x == 0) {
     scratch.prefix = 0;
@@ -231,8 +233,8 @@ __device__ void take_highest(int count, int wanted, At at, Name name, std::int32
   __syncthreads();
 }
 
-__global__ void select_kernel(StepData step, RowSpace rows, PlainSelection selection, int first_row, const float* scores,
-                              std::int64_t stride, float* block_scores) {
+__global__ void select_kernel(StepData step, RowSpace rows, PlainSelection selection, int first_row,
+                              const float* scores, std::int64_t stride, float* block_scores) {
   __shared__ SelectScratch scratch;
   const int row = first_row + static_cast<int>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
@@ -256,7 +258,8 @@ __global__ void select_kernel(StepData step, RowSpace rows, PlainSelection selec
   if (selection.out == nullptr) return;
   std::int32_t* out = selection.out + static_cast<std::int64_t>(row) * selection.top_k;
   if (selection.allowed == nullptr) {
-    take_highest(visible, selection.top_k, [&](int i) { return own[i]; }, [](int i) { return i; }, out, scratch);
+    take_highest(
+        visible, selection.top_k, [&](int i) { return own[i]; }, [](int i) { return i; }, out, scratch);
     return;
   }
   // Only the rows of the allowed blocks, which ascend: place i stands for row blocks[i / size] * size + i % size.
@@ -279,19 +282,22 @@ __global__ void select_kernel(StepData step, RowSpace rows, PlainSelection selec
 void sparse_attention_plain(const StepData& step, RowSpace rows, PlainAttention attention, Values q,
                             Values window_rows, Values o, cudaStream_t stream) {
   const std::size_t shared = sizeof(float) * static_cast<std::size_t>(kKeyTile * (attention.head_dim + 1) +
-                                                                     attention.head_dim + 2 * kKeyTile);
-  (void)cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-  launch(attention_kernel, dim3(static_cast<unsigned>(rows.most), static_cast<unsigned>(attention.heads)), kThreads,
-         shared, stream, step, rows, attention, q, window_rows, o);
+                                                                      attention.head_dim + 2 * kKeyTile);
+  (void)cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared));
+  launch(attention_kernel, dim3(static_cast<unsigned>(rows.most), static_cast<unsigned>(attention.heads)),
+         kThreads, shared, stream, step, rows, attention, q, window_rows, o);
 }
 
-void index_scores_plain(const StepData& step, RowSpace rows, PlainIndexScores index, Values q, Values weights, int first_row,
-                        int batch, std::int64_t most_visible, float* scores, std::int64_t stride, cudaStream_t stream) {
+void index_scores_plain(const StepData& step, RowSpace rows, PlainIndexScores index, Values q, Values weights,
+                        int first_row, int batch, std::int64_t most_visible, float* scores,
+                        std::int64_t stride, cudaStream_t stream) {
   const std::size_t shared = sizeof(float) * static_cast<std::size_t>(index.heads * index.head_dim);
   if (shared > 48 * 1024)
-    (void)cudaFuncSetAttribute(scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-  launch(scores_kernel, dim3(blocks_for(most_visible, kThreads), static_cast<unsigned>(batch)), kThreads, shared,
-         stream, step, rows, index, q, weights, first_row, scores, stride);
+    (void)cudaFuncSetAttribute(scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared));
+  launch(scores_kernel, dim3(blocks_for(most_visible, kThreads), static_cast<unsigned>(batch)), kThreads,
+         shared, stream, step, rows, index, q, weights, first_row, scores, stride);
 }
 
 void select_rows(const StepData& step, RowSpace rows, PlainSelection selection, int first_row, int batch,

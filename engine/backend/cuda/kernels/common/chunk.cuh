@@ -24,9 +24,10 @@ struct ChunkWeights {
     if constexpr (kCode == PackedCode::kFp4) {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i)
-        scales[i] = i < count ? __ldg(reinterpret_cast<const std::uint32_t*>(scales_of_matrix + (first + i) * 32) +
-                                      lane / 4)
-                              : 0;
+        scales[i] = i < count
+                        ? __ldg(reinterpret_cast<const std::uint32_t*>(scales_of_matrix + (first + i) * 32) +
+                                lane / 4)
+                        : 0;
     } else if constexpr (kCode == PackedCode::kFp8) {
       // A byte a unit; chunks begin at multiples of 8 units, tiles at multiples of 2.
 #pragma unroll
@@ -34,7 +35,8 @@ struct ChunkWeights {
         scales[i] = 0;
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          if (4 * i + j < count) scales[i] |= static_cast<std::uint32_t>(__ldg(scales_of_matrix + first + 4 * i + j)) << (8 * j);
+          if (4 * i + j < count)
+            scales[i] |= static_cast<std::uint32_t>(__ldg(scales_of_matrix + first + 4 * i + j)) << (8 * j);
       }
     }
   }

@@ -35,8 +35,8 @@ __device__ inline void fp8_step(std::uint32_t even, std::uint32_t odd, std::uint
 }
 
 // One k16 step of a kFp4 unit. Code bits s eem are put to s 000000ee m000000: the value times 2^-126.
-__device__ inline void fp4_step(std::uint32_t word, std::uint32_t factor_low_row, std::uint32_t factor_high_row,
-                                std::uint32_t (&a)[4]) {
+__device__ inline void fp4_step(std::uint32_t word, std::uint32_t factor_low_row,
+                                std::uint32_t factor_high_row, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u;
   a[0] = multiply_bf16x2(((word << 12) & kSign) | ((word << 6) & kMagnitude), factor_low_row);
   a[1] = multiply_bf16x2(((word << 8) & kSign) | ((word << 2) & kMagnitude), factor_high_row);
@@ -44,9 +44,11 @@ __device__ inline void fp4_step(std::uint32_t word, std::uint32_t factor_low_row
   a[3] = multiply_bf16x2((word & kSign) | ((word >> 6) & kMagnitude), factor_high_row);
 }
 
-__device__ inline void mma_step(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ inline void mma_step(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                std::uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -59,7 +59,8 @@ __device__ inline RecordAddress block_record(const StepData& step, const Sequenc
 }
 // Entry `block` of a sequence's block table, through the read-only cache.
 __device__ inline const std::uint8_t* block_base(std::byte* const* table, int block) {
-  return reinterpret_cast<const std::uint8_t*>(__ldg(reinterpret_cast<const unsigned long long*>(table + block)));
+  return reinterpret_cast<const std::uint8_t*>(
+      __ldg(reinterpret_cast<const unsigned long long*>(table + block)));
 }
 __device__ inline RecordAddress ring_record(const SequenceData& sequence, const RecordPlace& place,
                                             std::int64_t position) {
@@ -83,10 +84,10 @@ __device__ inline float exp_exact(float x) {
   q = __fadd_rn(__fmul_rn(q, r), 0x1.5558aep-5f);
   q = __fadd_rn(__fmul_rn(q, r), 0x1.555492p-3f);
   q = __fadd_rn(__fmul_rn(q, r), 0x1.fffffcp-2f);
-  const float p =
-      __fadd_rn(1.0f, __fadd_rn(r, __fadd_rn(__fmul_rn(q, __fmul_rn(r, r)), e)));
+  const float p = __fadd_rn(1.0f, __fadd_rn(r, __fadd_rn(__fmul_rn(q, __fmul_rn(r, r)), e)));
   const int h = k >> 1;
-  const float y = __fmul_rn(__fmul_rn(p, __int_as_float((h + 127) << 23)), __int_as_float((k - h + 127) << 23));
+  const float y =
+      __fmul_rn(__fmul_rn(p, __int_as_float((h + 127) << 23)), __int_as_float((k - h + 127) << 23));
   return x != x ? x : y;
 }
 __device__ inline float sigmoid_exact(float x) {

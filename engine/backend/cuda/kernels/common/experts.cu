@@ -23,7 +23,8 @@ struct StackPlan {
 
 // Block (x, y): tiles of the y-th active expert, all its row tiles one after the other.
 template <PackedCode kCode, int kRowTiles, bool kActivated>
-__global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, Values x, Assignment assignment) {
+__global__ void __launch_bounds__(kWarps * 32, 2)
+    stack_kernel(StackPlan plan, Values x, Assignment assignment) {
   extern __shared__ float partials[];
   wait_for_inputs();
   if (static_cast<int>(blockIdx.y) >= *assignment.active_count) return;
@@ -43,8 +44,9 @@ __global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, V
   const auto columns_of = [&](int unit) { return min(kChunk, matrix.k_padded - unit % chunks * kChunk); };
   const auto load = [&](ChunkWeights<kCode>& weights, int unit) {
     const PackedMatrix& from = plan.parts[first_part + unit / of_stack].weight.matrix;
-    weights.load(matrix, from.units + units_at, from.scales + scales_at, first_tile + unit % of_stack / chunks,
-                 unit % chunks * (kChunk / kColumns), columns_of(unit) / kColumns, lane);
+    weights.load(matrix, from.units + units_at, from.scales + scales_at,
+                 first_tile + unit % of_stack / chunks, unit % chunks * (kChunk / kColumns),
+                 columns_of(unit) / kColumns, lane);
   };
   const int end = assignment.first[expert + 1];
   for (int first_row = assignment.first[expert]; first_row < end; first_row += 8 * kRowTiles) {
@@ -54,7 +56,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, V
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
       const int at = first_row + j * 8 + lane / 4;
-      rows[j] = at < end ? input + static_cast<std::int64_t>(assignment.slots[at] / plan.share) * x.columns : nullptr;
+      rows[j] = at < end ? input + static_cast<std::int64_t>(assignment.slots[at] / plan.share) * x.columns
+                         : nullptr;
     }
     for (int unit = warp; unit < units; unit += kWarps) {
       constexpr bool kAhead = kCode != PackedCode::kBf16;  // bf16 chunks are too large to hold two
@@ -64,7 +67,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, V
       const int first_column = unit % chunks * kChunk;
       const auto operand = [&](int j, int column) -> std::uint32_t {
         const int at = first_column + column;
-        return rows[j] != nullptr && at < matrix.k ? *reinterpret_cast<const std::uint32_t*>(rows[j] + at) : 0;
+        return rows[j] != nullptr && at < matrix.k ? *reinterpret_cast<const std::uint32_t*>(rows[j] + at)
+                                                   : 0;
       };
       float sums[kRowTiles][4];
       multiply_chunk<kCode, kRowTiles>(weights, columns_of(unit), lane, operand, sums);
@@ -76,7 +80,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, V
       for (int j = 0; j < kRowTiles; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] = sums[j][i];
+          partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] =
+              sums[j][i];
     }
     __syncthreads();
     const auto total = [&](int unit, int place) {
@@ -94,8 +99,9 @@ __global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, V
       float value = total(tile * chunks, place);
       if constexpr (kActivated) {
         const float gate = fminf(round_bf16(value), plan.activation.limit);
-        const float up = fminf(fmaxf(round_bf16(total(of_stack + tile * chunks, place)), -plan.activation.limit),
-                               plan.activation.limit);
+        const float up =
+            fminf(fmaxf(round_bf16(total(of_stack + tile * chunks, place)), -plan.activation.limit),
+                  plan.activation.limit);
         value = __fmul_rn(silu_exact(gate), up);
         if (plan.activation.weights != nullptr) value = __fmul_rn(value, plan.activation.weights[pair]);
       }
@@ -106,7 +112,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2) stack_kernel(StackPlan plan, V
 }
 
 template <PackedCode kCode, int kRowTiles, bool kActivated>
-void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment, cudaStream_t stream) {
+void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment,
+                  cudaStream_t stream) {
   const PackedMatrix& matrix = plan.parts[0].weight.matrix;
   const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
   const std::size_t shared = sizeof(float) * kTileOutputs * 8 * kRowTiles *
@@ -116,12 +123,13 @@ void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment a
                                cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   const int blocks = kActivated ? plan.blocks : plan.blocks * plan.count;
   launch_chained(stack_kernel<kCode, kRowTiles, kActivated>,
-                 dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(most_active)), kWarps * 32, shared, stream,
-                 plan, x, assignment);
+                 dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(most_active)), kWarps * 32, shared,
+                 stream, plan, x, assignment);
 }
 
 template <PackedCode kCode, int kRowTiles>
-void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment, cudaStream_t stream) {
+void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment,
+                  cudaStream_t stream) {
   if (plan.activation.fused)
     launch_stack<kCode, kRowTiles, true>(plan, most_active, x, assignment, stream);
   else
@@ -147,8 +155,8 @@ __global__ void plain_stack_kernel(StepData step, int count, PlainStack weight, 
 
 }  // namespace
 
-void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share, Activation activation, Values x,
-                 Assignment assignment, cudaStream_t stream) {
+void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
+                 Activation activation, Values x, Assignment assignment, cudaStream_t stream) {
   StackPlan plan = {};
   for (int i = 0; i < count; ++i)
     plan.parts[i] = parts[i];
@@ -182,8 +190,8 @@ void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, in
 
 void experts_plain(const StepData& step, RowSpace rows, PlainStack weight, int top_k, int share,
                    const std::int32_t* ids, Values x, Values out, cudaStream_t stream) {
-  launch(plain_stack_kernel, dim3(blocks_for(weight.matrix.n, 128), static_cast<unsigned>(rows.most * top_k)), 128, 0,
-         stream, step, rows.count, weight, top_k, share, ids, x, out);
+  launch(plain_stack_kernel, dim3(blocks_for(weight.matrix.n, 128), static_cast<unsigned>(rows.most * top_k)),
+         128, 0, stream, step, rows.count, weight, top_k, share, ids, x, out);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -16,16 +16,16 @@ struct Gate {
   const float* image_bias = nullptr;  // of rows in an image span
 };
 // Scores and choice in one launch: z [R, experts] f32 router logits; ids and weights as gate_top_k.
-void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature, std::int32_t* ids,
-                float* weights, cudaStream_t stream);
+void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
+                std::int32_t* ids, float* weights, cudaStream_t stream);
 
 // s = sqrt(softplus(z / temperature)); z, s [R, experts] f32.
-void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature, float* s,
-                   cudaStream_t stream);
+void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature,
+                   float* s, cudaStream_t stream);
 
 // s [R, experts] -> ids [R, top_k] by descending score + bias (lower id first), weights [R, top_k].
-void gate_top_k(const StepData& step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids, float* weights,
-                cudaStream_t stream);
+void gate_top_k(const StepData& step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
+                float* weights, cudaStream_t stream);
 // ids from the table row of the token's id.
 void hash_route(const StepData& step, RowSpace rows, Gate gate, const std::int32_t* table, const float* s,
                 std::int32_t* ids, float* weights, cudaStream_t stream);
@@ -59,8 +59,8 @@ struct Activation {
   float limit = 0;
   const float* weights = nullptr;  // [pairs], or null
 };
-void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share, Activation activation, Values x,
-                 Assignment assignment, cudaStream_t stream);
+void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
+                 Activation activation, Values x, Assignment assignment, cudaStream_t stream);
 // The same on the checkpoint's layout, sums in f64 ascending. data and scales [experts] are device arrays of addresses.
 struct PlainStack {
   PlainMatrix matrix;  // without data
@@ -71,10 +71,10 @@ void experts_plain(const StepData& step, RowSpace rows, PlainStack weight, int t
                    const std::int32_t* ids, Values x, Values out, cudaStream_t stream);
 
 // t = silu(min(g, limit)) * clamp(u, limit), times the weight of its vector if there are any. `vectors` a row.
-void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g, Values u,
-            Values t, cudaStream_t stream);
+void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g,
+            Values u, Values t, cudaStream_t stream);
 // sum over slots by ascending expert id, then + shared; f32, one rounding.
-void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y, Values shared,
-                Values sum, cudaStream_t stream);
+void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y,
+                Values shared, Values sum, cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

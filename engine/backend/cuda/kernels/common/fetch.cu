@@ -10,7 +10,8 @@ constexpr int kBlocks = 32;
 
 __global__ void fetch_kernel(FetchPlan plan, const std::byte* host, std::byte* device) {
   __shared__ std::int32_t counts[kCounts];
-  if (threadIdx.x < kCounts) counts[threadIdx.x] = reinterpret_cast<const volatile std::int32_t*>(host)[threadIdx.x];
+  if (threadIdx.x < kCounts)
+    counts[threadIdx.x] = reinterpret_cast<const volatile std::int32_t*>(host)[threadIdx.x];
   __syncthreads();
   if (blockIdx.x == 0 && threadIdx.x < kCounts)
     reinterpret_cast<std::int32_t*>(device)[threadIdx.x] = counts[threadIdx.x];

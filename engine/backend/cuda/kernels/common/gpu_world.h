@@ -32,7 +32,8 @@ inline cudaDeviceProp device() {
 }
 
 inline std::uint64_t mixed(std::uint64_t a, std::uint64_t b, std::uint64_t c = 0) {
-  std::uint64_t x = a * 0x9e3779b97f4a7c15u + b * 0xc2b2ae3d27d4eb4fu + c * 0x165667b19e3779f9u + 0x27d4eb2f165667c5u;
+  std::uint64_t x =
+      a * 0x9e3779b97f4a7c15u + b * 0xc2b2ae3d27d4eb4fu + c * 0x165667b19e3779f9u + 0x27d4eb2f165667c5u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
@@ -43,7 +44,9 @@ struct Random {
   std::uint64_t state;
   std::uint64_t next() { return state = mixed(state, 0x51); }
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  double normal() { return std::sqrt(-2 * std::log(uniform() + 1e-300)) * std::cos(6.283185307179586 * uniform()); }
+  double normal() {
+    return std::sqrt(-2 * std::log(uniform() + 1e-300)) * std::cos(6.283185307179586 * uniform());
+  }
 };
 
 inline std::uint16_t bf16_bits(double value) {
@@ -141,14 +144,17 @@ inline RandomRecord random_record(const RecordShape& shape, std::uint64_t seed) 
     to.push_back(static_cast<std::uint8_t>(bits >> 8));
     record.values[static_cast<size_t>(channel)] = bf16_value(bits);
   };
-  const int quantised = shape.code == RecordCode::kBf16 ? 0 : shape.code == RecordCode::kFp8 ? shape.quantised : shape.channels;
+  const int quantised = shape.code == RecordCode::kBf16  ? 0
+                        : shape.code == RecordCode::kFp8 ? shape.quantised
+                                                         : shape.channels;
   double scale = 0;
   for (int c = 0; c < quantised; ++c) {
     if (c % shape.group == 0) {
       const bool e4m3_scale = shape.code == RecordCode::kNvfp4;
       // Powers of two about 1/256 for FP8, 1/4 for FP4; E4M3 scales from subnormal to past 4.
-      const auto byte = static_cast<std::uint8_t>(e4m3_scale ? (random.next() % 16 == 0 ? 1 + random.next() % 0x50 : 0x20 + random.next() % 8)
-                                                             : (shape.code == RecordCode::kFp8 ? 118 : 124) + random.next() % 3);
+      const auto byte = static_cast<std::uint8_t>(
+          e4m3_scale ? (random.next() % 16 == 0 ? 1 + random.next() % 0x50 : 0x20 + random.next() % 8)
+                     : (shape.code == RecordCode::kFp8 ? 118 : 124) + random.next() % 3);
       record.scales.push_back(byte);
       scale = e4m3_scale ? e4m3(byte) : std::ldexp(1.0, byte - 127);
     }
@@ -171,11 +177,12 @@ inline RandomRecord random_record(const RecordShape& shape, std::uint64_t seed) 
   if (shape.code == RecordCode::kFp8 && !record.tails.empty()) record.scales.resize(8, 0);
   return record;
 }
-inline void store_record(const RandomRecord& record, const RecordPlace& place, std::vector<std::uint8_t>& memory, size_t base,
-                         std::int64_t slot) {
+inline void store_record(const RandomRecord& record, const RecordPlace& place,
+                         std::vector<std::uint8_t>& memory, size_t base, std::int64_t slot) {
   const auto put = [&](const std::vector<std::uint8_t>& bytes, size_t offset, int row_bytes) {
     EXPECT_EQ(static_cast<int>(bytes.size()), row_bytes);
-    std::memcpy(memory.data() + base + offset + static_cast<size_t>(slot * row_bytes), bytes.data(), bytes.size());
+    std::memcpy(memory.data() + base + offset + static_cast<size_t>(slot * row_bytes), bytes.data(),
+                bytes.size());
   };
   put(record.codes, place.code_offset, place.code_bytes);
   if (place.tail_bytes > 0) put(record.tails, place.tail_offset, place.tail_bytes);
@@ -196,8 +203,8 @@ using RowName = std::pair<std::uint64_t, std::int64_t>;
 // The step's numbers on the device. Sequence states and blocks are given as addresses.
 class StepArrays {
  public:
-  StepArrays(const std::vector<SequenceSpec>& specs, std::byte* state, size_t state_bytes, std::byte* block_memory,
-             size_t block_bytes)
+  StepArrays(const std::vector<SequenceSpec>& specs, std::byte* state, size_t state_bytes,
+             std::byte* block_memory, size_t block_bytes)
       : tables_(build(specs, state, state_bytes, block_memory, block_bytes)),
         counts_(tables_.counts),
         positions_(tables_.positions),
@@ -233,8 +240,8 @@ class StepArrays {
     std::vector<std::byte*> blocks;
     std::vector<RowName> token_names, decoder_names;
   };
-  static Tables build(const std::vector<SequenceSpec>& specs, std::byte* state, size_t state_bytes, std::byte* block_memory,
-                      size_t block_bytes) {
+  static Tables build(const std::vector<SequenceSpec>& specs, std::byte* state, size_t state_bytes,
+                      std::byte* block_memory, size_t block_bytes) {
     Tables t;
     for (const SequenceSpec& spec : specs) {
       SequenceData data{};
@@ -261,7 +268,8 @@ class StepArrays {
       data.decoder_rows = static_cast<std::int32_t>(t.decoder_rows.size()) - data.first_decoder_row;
       // Block numbers run backwards, so that neighbours in a table are not neighbours in memory.
       for (std::int64_t b = 0; b < blocks_of(spec); ++b)
-        t.blocks.push_back(block_memory + static_cast<size_t>(data.first_block + blocks_of(spec) - 1 - b) * block_bytes);
+        t.blocks.push_back(block_memory +
+                           static_cast<size_t>(data.first_block + blocks_of(spec) - 1 - b) * block_bytes);
       t.sequences.push_back(data);
     }
     t.counts.assign(kCounts, 0);
@@ -292,8 +300,8 @@ struct StepMemory {
     blocks.assign(static_cast<size_t>(count) * block_bytes, 0xff);
   }
   // Writes row `row` of sequence number `sequence` whose first block is `first_block`, as StepArrays numbers blocks.
-  void store_row(const RandomRecord& record, const RecordPlace& place, std::int64_t first_block, std::int64_t blocks_of,
-                 std::int64_t row) {
+  void store_row(const RandomRecord& record, const RecordPlace& place, std::int64_t first_block,
+                 std::int64_t blocks_of, std::int64_t row) {
     const std::int64_t block = first_block + blocks_of - 1 - row / place.rows;
     store_record(record, place, blocks, static_cast<size_t>(block) * block_bytes, row % place.rows);
   }

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kStreams = 4;
 constexpr int kMixes = 2 * kStreams + kStreams * kStreams;
-constexpr int kSums = 32;             // mixes, the sum of squares of the streams and that of x; the rest is 0
-constexpr int kSquares = kMixes;      // place of the streams' sum of squares
+constexpr int kSums = 32;         // mixes, the sum of squares of the streams and that of x; the rest is 0
+constexpr int kSquares = kMixes;  // place of the streams' sum of squares
 constexpr int kCollapsed = kMixes + 1;
 constexpr int kThreads = kSiteChannels;
 
@@ -43,7 +43,8 @@ __device__ void put_bf16(const Values& values, std::int64_t index, float value) 
 
 // Block (range, row tile); thread: a channel of all streams. partial[row][range][kSums].
 template <bool kExpand, int kRows>
-__global__ void __launch_bounds__(kThreads, kRows == 1 ? 1 : 2) site_kernel(StepData step, int count, ResidualSite site, float* partial) {
+__global__ void __launch_bounds__(kThreads, kRows == 1 ? 1 : 2)
+    site_kernel(StepData step, int count, ResidualSite site, float* partial) {
   __shared__ float scratch[kThreads / 32][kSums];
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   const int hidden = site.shape.hidden;
@@ -91,9 +92,9 @@ __global__ void __launch_bounds__(kThreads, kRows == 1 ? 1 : 2) site_kernel(Step
         if constexpr (kRows > 1) asm volatile("" ::: "memory");
 #pragma unroll
         for (int o = 0; o < kMixes; ++o) {
-          const float weight = kRows == 1
-                                   ? kept[o * kStreams + j]
-                                   : site.weights.fn[(static_cast<std::int64_t>(o) * kStreams + j) * hidden + d];
+          const float weight =
+              kRows == 1 ? kept[o * kStreams + j]
+                         : site.weights.fn[(static_cast<std::int64_t>(o) * kStreams + j) * hidden + d];
           sums[o] = fmaf(streams[j], weight, sums[o]);
         }
         sums[kSquares] = fmaf(streams[j], streams[j], sums[kSquares]);
@@ -162,8 +163,8 @@ __device__ void sinkhorn(float (&comb)[kStreams * kStreams], int iterations, flo
 
 // One block a row. Warp 0 makes the coefficients while the others normalise, where the collapse was done already.
 template <bool kOwnPre>
-__global__ void __launch_bounds__(kThreads) finish_kernel(StepData step, int count, ResidualSite site,
-                                                          const float* partial, int ranges) {
+__global__ void __launch_bounds__(kThreads)
+    finish_kernel(StepData step, int count, ResidualSite site, const float* partial, int ranges) {
   __shared__ float shared_pre[kStreams];
   __shared__ double scratch[kThreads / 32];
   wait_for_inputs();
@@ -177,17 +178,21 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(StepData step, int cou
     for (int range = 1; range < ranges; ++range)
       total += own[range * kSums + t];
     const float squares = __shfl_sync(0xffffffffu, total, kSquares);
-    const float factor =
-        rsqrt_exact(squares / static_cast<float>(kStreams * hidden) + site.shape.rms_eps);
+    const float factor = rsqrt_exact(squares / static_cast<float>(kStreams * hidden) + site.shape.rms_eps);
     float mixed = 0.0f;
     if (t < kMixes)
-      mixed = total * factor * site.weights.scale[t < kStreams ? 0 : t < 2 * kStreams ? 1 : 2] + site.weights.base[t];
+      mixed = total * factor *
+                  site.weights.scale[t < kStreams       ? 0
+                                     : t < 2 * kStreams ? 1
+                                                        : 2] +
+              site.weights.base[t];
     if (t < kStreams) {
       const float pre = sigmoid_exact(mixed) + site.shape.hc_eps;
       site.pre[row * kStreams + t] = pre;
       shared_pre[t] = pre;
     }
-    if (t >= kStreams && t < 2 * kStreams) site.post[row * kStreams + t - kStreams] = 2.0f * sigmoid_exact(mixed);
+    if (t >= kStreams && t < 2 * kStreams)
+      site.post[row * kStreams + t - kStreams] = 2.0f * sigmoid_exact(mixed);
     float comb[kStreams * kStreams];
 #pragma unroll
     for (int i = 0; i < kStreams * kStreams; ++i)
@@ -246,7 +251,8 @@ void residual_site(const StepData& step, RowSpace rows, const ResidualSite& site
                                               : (one ? site_kernel<false, 1> : site_kernel<false, kManyRows>);
   launch_chained(kernel, tiles, kThreads, 0, stream, step, rows.count, site, workspace);
   launch_chained(site.pre_in == nullptr ? finish_kernel<true> : finish_kernel<false>,
-                 dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, site, workspace, ranges);
+                 dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, site,
+                 workspace, ranges);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -12,7 +12,7 @@ inline constexpr int kSiteChannels = 256;  // channels of one partial sum
 
 struct ResidualSite {
   HcShape shape;
-  HcSite weights;                   // of the coefficients: fn [24, 4 * hidden]
+  HcSite weights;  // of the coefficients: fn [24, 4 * hidden]
   const float* norm_weight = nullptr;
   float norm_eps = 0;
   // The expand before, if there is one: streams = post * y + comb^T h. Else `streams` is read.
@@ -23,12 +23,13 @@ struct ResidualSite {
   // What collapses the streams: the mix of the site before, or null: this site's own.
   const float* pre_in = nullptr;
   float *pre = nullptr, *post = nullptr, *comb = nullptr;  // this site's coefficients
-  Values collapsed;                                        // x before the norm; may be the same memory as normed
+  Values collapsed;  // x before the norm; may be the same memory as normed
   Values normed;
 };
 
 // Floats of the workspace.
 std::int64_t residual_site_workspace(const HcShape& shape, int most_rows);
-void residual_site(const StepData& step, RowSpace rows, const ResidualSite& site, float* workspace, cudaStream_t stream);
+void residual_site(const StepData& step, RowSpace rows, const ResidualSite& site, float* workspace,
+                   cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

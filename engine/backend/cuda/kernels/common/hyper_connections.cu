@@ -13,8 +13,8 @@ constexpr int kMostOutputs = 2 * kMostStreams + kMostStreams * kMostStreams;
 // Partial sums of all mixes over one range of kHcColumns columns: partial[row][range][outputs + 1], the last one the sum of squares.
 // One block a range and kRows rows; kHcColumns / kThreads columns a thread.
 template <class Sum, int kOutputs, int kRows>
-__global__ void __launch_bounds__(kThreads) hc_partial_kernel(StepData step, int count, HcShape shape, const float* fn,
-                                                              Values h, Sum* partial) {
+__global__ void __launch_bounds__(kThreads)
+    hc_partial_kernel(StepData step, int count, HcShape shape, const float* fn, Values h, Sum* partial) {
   constexpr int kEach = kHcColumns / kThreads;
   __shared__ Sum scratch[kThreads / 32][kOutputs + 1];
   const int rows = step.counts[count];
@@ -67,14 +67,14 @@ __device__ float mix_of(const Sum* partial, int ranges, std::int64_t row, std::i
 
 // One warp a row; lane i * s + j holds comb[i][j].
 template <class Sum>
-__global__ void hc_finish_kernel(StepData step, int count, HcShape shape, HcSite site, const Sum* partial, int ranges,
-                                 float* pre, float* post, float* comb) {
+__global__ void hc_finish_kernel(StepData step, int count, HcShape shape, HcSite site, const Sum* partial,
+                                 int ranges, float* pre, float* post, float* comb) {
   constexpr int s = kMostStreams;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   const int lane = static_cast<int>(threadIdx.x);
-  const float mix = mix_of<Sum, kMostOutputs>(partial, ranges, row, static_cast<std::int64_t>(s) * shape.hidden,
-                                              shape.rms_eps);
+  const float mix = mix_of<Sum, kMostOutputs>(partial, ranges, row,
+                                              static_cast<std::int64_t>(s) * shape.hidden, shape.rms_eps);
   float mixed = 0.0f;
   if (lane < kMostOutputs) {
     const float scale = site.scale[lane < s ? 0 : lane < 2 * s ? 1 : 2];
@@ -104,12 +104,13 @@ __global__ void hc_finish_kernel(StepData step, int count, HcShape shape, HcSite
 }
 
 template <class Sum>
-__global__ void hc_head_kernel(StepData step, int count, HcShape shape, HcSite site, const Sum* partial, int ranges,
-                               float* pre) {
+__global__ void hc_head_kernel(StepData step, int count, HcShape shape, HcSite site, const Sum* partial,
+                               int ranges, float* pre) {
   constexpr int s = kMostStreams;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
-  const float mix = mix_of<Sum, s>(partial, ranges, row, static_cast<std::int64_t>(s) * shape.hidden, shape.rms_eps);
+  const float mix =
+      mix_of<Sum, s>(partial, ranges, row, static_cast<std::int64_t>(s) * shape.hidden, shape.rms_eps);
   const auto lane = static_cast<int>(threadIdx.x);
   if (lane < s)
     pre[row * s + lane] =
@@ -121,7 +122,8 @@ __global__ void hc_first_kernel(StepData step, int count, int streams, float* pr
   if (at < step.counts[count] * streams) pre[at] = at % streams == 0 ? 1.0f : 0.0f;
 }
 
-__global__ void hc_collapse_kernel(StepData step, int count, HcShape shape, Values h, const float* pre, Values x) {
+__global__ void hc_collapse_kernel(StepData step, int count, HcShape shape, Values h, const float* pre,
+                                   Values x) {
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   for (int d = static_cast<int>(threadIdx.x); d < shape.hidden; d += kThreads) {
@@ -133,8 +135,8 @@ __global__ void hc_collapse_kernel(StepData step, int count, HcShape shape, Valu
   }
 }
 
-__global__ void hc_expand_kernel(StepData step, int count, HcShape shape, Values y, Values h, const float* post,
-                                 const float* comb, Values expanded) {
+__global__ void hc_expand_kernel(StepData step, int count, HcShape shape, Values y, Values h,
+                                 const float* post, const float* comb, Values expanded) {
   constexpr int s = kMostStreams;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
@@ -147,7 +149,8 @@ __global__ void hc_expand_kernel(StepData step, int count, HcShape shape, Values
       float sum = 0.0f;
       for (int i = 0; i < s; ++i)
         sum = __fadd_rn(sum, __fmul_rn(comb[row * s * s + i * s + j], streams[i]));
-      put_value(expanded, (row * s + j) * shape.hidden + d, __fadd_rn(__fmul_rn(post[row * s + j], own), sum));
+      put_value(expanded, (row * s + j) * shape.hidden + d,
+                __fadd_rn(__fmul_rn(post[row * s + j], own), sum));
     }
   }
 }
@@ -157,12 +160,12 @@ int ranges_of(const HcShape& shape) {
 }
 
 template <class Sum, int kOutputs>
-void partial_sums(const StepData& step, RowSpace rows, HcShape shape, const float* fn, Values h, void* workspace,
-                  cudaStream_t stream) {
+void partial_sums(const StepData& step, RowSpace rows, HcShape shape, const float* fn, Values h,
+                  void* workspace, cudaStream_t stream) {
   constexpr int kRows = 4;
   launch(hc_partial_kernel<Sum, kOutputs, kRows>,
-         dim3(static_cast<unsigned>(ranges_of(shape)), blocks_for(rows.most, kRows)), kThreads, 0, stream, step,
-         rows.count, shape, fn, h, static_cast<Sum*>(workspace));
+         dim3(static_cast<unsigned>(ranges_of(shape)), blocks_for(rows.most, kRows)), kThreads, 0, stream,
+         step, rows.count, shape, fn, h, static_cast<Sum*>(workspace));
 }
 
 }  // namespace
@@ -185,8 +188,8 @@ void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite 
   }
 }
 
-void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide, void* workspace,
-                 float* pre, cudaStream_t stream) {
+void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
+                 void* workspace, float* pre, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(rows.most));
   if (wide) {
     partial_sums<double, kMostStreams>(step, rows, shape, site.fn, h, workspace, stream);
@@ -200,20 +203,20 @@ void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site
 }
 
 void hc_first_pre(const StepData& step, RowSpace rows, int streams, float* pre, cudaStream_t stream) {
-  launch(hc_first_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * streams, kThreads)), kThreads, 0,
-         stream, step, rows.count, streams, pre);
+  launch(hc_first_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * streams, kThreads)),
+         kThreads, 0, stream, step, rows.count, streams, pre);
 }
 
 void hc_collapse(const StepData& step, RowSpace rows, HcShape shape, Values h, const float* pre, Values x,
                  cudaStream_t stream) {
-  launch(hc_collapse_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, shape, h,
-         pre, x);
+  launch(hc_collapse_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count,
+         shape, h, pre, x);
 }
 
 void hc_expand(const StepData& step, RowSpace rows, HcShape shape, Values y, Values h, const float* post,
                const float* comb, Values expanded, cudaStream_t stream) {
-  launch(hc_expand_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, shape, y, h,
-         post, comb, expanded);
+  launch(hc_expand_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count,
+         shape, y, h, post, comb, expanded);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -55,7 +55,8 @@ struct Step {
     std::int64_t first_block = 0;
     for (const SequenceSpec& spec : specs) {
       for (std::int64_t row = 0; row < (spec.start + spec.tokens) / c.ratio; ++row)
-        m.store_row(key_record(c, spec.id, row), keys.record.place, first_block, StepArrays::blocks_of(spec), row);
+        m.store_row(key_record(c, spec.id, row), keys.record.place, first_block, StepArrays::blocks_of(spec),
+                    row);
       first_block += StepArrays::blocks_of(spec);
     }
     return m;
@@ -82,7 +83,9 @@ struct Step {
     index.stride = (most + 7) / 8 * 8;
     return index;
   }
-  std::int64_t visible(size_t row) const { return (arrays.names(RowAxis::kTokens)[row].second + 1) / c.ratio; }
+  std::int64_t visible(size_t row) const {
+    return (arrays.names(RowAxis::kTokens)[row].second + 1) / c.ratio;
+  }
   size_t rows() const { return arrays.names(RowAxis::kTokens).size(); }
 
   cudaError_t launch(const IndexScores& index, IndexVariant variant) const {
@@ -120,13 +123,15 @@ struct Step {
 
 std::vector<IndexVariant> variants(const Case& c) {
   const bool hopper = device().major == 9 && device().minor == 0;
-  if (!hopper || (c.heads != 32 && c.heads != 64) || c.keys.code != RecordCode::kMxfp4) return {IndexVariant::kWarp};
+  if (!hopper || (c.heads != 32 && c.heads != 64) || c.keys.code != RecordCode::kMxfp4)
+    return {IndexVariant::kWarp};
   return {IndexVariant::kWarp, IndexVariant::kOneQuery, IndexVariant::kManyQueries};
 }
 
-const std::vector<SequenceSpec> kMixed = {{.id = 1, .start = 0, .tokens = 1},    {.id = 2, .start = 1, .tokens = 3},
-                                          {.id = 3, .start = 700, .tokens = 21}, {.id = 4, .start = 127, .tokens = 2},
-                                          {.id = 5, .start = 1500, .tokens = 1}, {.id = 6, .start = 0, .tokens = 40}};
+const std::vector<SequenceSpec> kMixed = {
+    {.id = 1, .start = 0, .tokens = 1},    {.id = 2, .start = 1, .tokens = 3},
+    {.id = 3, .start = 700, .tokens = 21}, {.id = 4, .start = 127, .tokens = 2},
+    {.id = 5, .start = 1500, .tokens = 1}, {.id = 6, .start = 0, .tokens = 40}};
 
 class IndexTest : public ::testing::TestWithParam<Case> {
  protected:
@@ -155,12 +160,14 @@ TEST_P(IndexTest, ScoresAreCloseToPlainAndEqualInEveryVariantAndBatch) {
         sum += std::max(dot, 0.0) * weight;
         size += terms * std::abs(weight);
       }
-      ASSERT_NEAR(std::bit_cast<float>(first[row][j]), sum, 1e-5 * size + 1e-30) << "row " << row << " key " << j;
+      ASSERT_NEAR(std::bit_cast<float>(first[row][j]), sum, 1e-5 * size + 1e-30)
+          << "row " << row << " key " << j;
     }
   }
   for (const IndexVariant variant : variants(c))
     for (const int batch : {1, 7, 8, 64, 100})
-      EXPECT_EQ(step.run(variant, batch), first) << "variant " << static_cast<int>(variant) << " batch " << batch;
+      EXPECT_EQ(step.run(variant, batch), first)
+          << "variant " << static_cast<int>(variant) << " batch " << batch;
 }
 
 TEST_P(IndexTest, CandidatesGiveTheSameScores) {
@@ -172,7 +179,9 @@ TEST_P(IndexTest, CandidatesGiveTheSameScores) {
   for (size_t row = 0; row < step.rows(); ++row) {
     const std::int64_t blocks = (step.visible(row) + kBlock - 1) / kBlock;
     for (std::int64_t i = 0; i < kColumns; ++i)  // spread over all of them, the last included
-      candidates.push_back(i < blocks ? static_cast<std::int32_t>(blocks <= kColumns ? i : i * (blocks - 1) / (kColumns - 1)) : -1);
+      candidates.push_back(
+          i < blocks ? static_cast<std::int32_t>(blocks <= kColumns ? i : i * (blocks - 1) / (kColumns - 1))
+                     : -1);
   }
   const DeviceArray<std::int32_t> device_candidates(candidates);
   for (const IndexVariant variant : variants(c)) {
@@ -189,7 +198,8 @@ TEST_P(IndexTest, CandidatesGiveTheSameScores) {
       for (int e = 0; e < kColumns * kBlock; ++e) {
         const std::int32_t block = candidates[row * kColumns + static_cast<size_t>(e / kBlock)];
         const std::int64_t j = std::int64_t{block} * kBlock + e % kBlock;
-        const std::uint32_t got = std::bit_cast<std::uint32_t>(values[row * static_cast<size_t>(index.stride) + static_cast<size_t>(e)]);
+        const std::uint32_t got = std::bit_cast<std::uint32_t>(
+            values[row * static_cast<size_t>(index.stride) + static_cast<size_t>(e)]);
         if (block < 0) {
           ASSERT_EQ(got, 0xcdcdcdcdu);
         } else if (j >= step.visible(row)) {
@@ -212,17 +222,20 @@ TEST_P(IndexTest, QueriesThatSeeEnoughAreLeftOut) {
     const auto values = out.host();
     for (size_t row = 0; row < step.rows(); ++row)
       if (step.visible(row) > 0) {
-        EXPECT_EQ(std::bit_cast<std::uint32_t>(values[row * static_cast<size_t>(index.stride)]) == 0xcdcdcdcdu,
-                  step.visible(row) <= 100)
+        EXPECT_EQ(
+            std::bit_cast<std::uint32_t>(values[row * static_cast<size_t>(index.stride)]) == 0xcdcdcdcdu,
+            step.visible(row) <= 100)
             << "row " << row;
       }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, IndexTest,
-                         ::testing::Values(Case{.name = "heads32"}, Case{.name = "heads32_ratio2", .ratio = 2},
+                         ::testing::Values(Case{.name = "heads32"},
+                                           Case{.name = "heads32_ratio2", .ratio = 2},
                                            Case{.name = "heads64_ratio4", .heads = 64, .ratio = 4},
-                                           Case{.name = "heads4", .heads = 4}, Case{.name = "heads20", .heads = 20},
+                                           Case{.name = "heads4", .heads = 4},
+                                           Case{.name = "heads20", .heads = 20},
                                            Case{.name = "plain", .keys = kPlainKeys}),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -272,7 +285,8 @@ class SelectionTest : public ::testing::Test {
 struct Queries {
   std::vector<SequenceSpec> specs;
   StepArrays arrays;
-  explicit Queries(const std::vector<std::int64_t>& visible) : specs(make(visible)), arrays(specs, nullptr, 0, nullptr, 0) {}
+  explicit Queries(const std::vector<std::int64_t>& visible)
+      : specs(make(visible)), arrays(specs, nullptr, 0, nullptr, 0) {}
   static std::vector<SequenceSpec> make(const std::vector<std::int64_t>& visible) {
     std::vector<SequenceSpec> result;
     for (const std::int64_t rows : visible)
@@ -283,15 +297,17 @@ struct Queries {
 
 TEST_F(SelectionTest, RowsAsSortingChoosesThem) {
   for (const int columns : {1, 5, 512, 2048})
-    for (const Draw draw : {Draw::kNormal, Draw::kTies, Draw::kOneValue, Draw::kTinyRange, Draw::kSignedZeros, Draw::kSomeNever,
-                            Draw::kDescending}) {
-      const std::vector<std::int64_t> visible = {1, 4, 511, 512, 513, 2049, 4095, 4096, 4097, 9000, 40000, 131072};
+    for (const Draw draw : {Draw::kNormal, Draw::kTies, Draw::kOneValue, Draw::kTinyRange, Draw::kSignedZeros,
+                            Draw::kSomeNever, Draw::kDescending}) {
+      const std::vector<std::int64_t> visible = {1,    4,    511,  512,  513,   2049,
+                                                 4095, 4096, 4097, 9000, 40000, 131072};
       const Queries queries(visible);
       const auto stride = static_cast<size_t>(131072);
       std::vector<float> scores(visible.size() * stride, 1e30f);  // past the visible rows: never taken
       std::vector<std::vector<float>> rows;
       for (size_t i = 0; i < visible.size(); ++i) {
-        rows.push_back(draw_scores(draw, static_cast<size_t>(visible[i]), mixed(i, static_cast<std::uint64_t>(columns))));
+        rows.push_back(draw_scores(draw, static_cast<size_t>(visible[i]),
+                                   mixed(i, static_cast<std::uint64_t>(columns))));
         std::copy(rows[i].begin(), rows[i].end(), scores.begin() + static_cast<std::ptrdiff_t>(i * stride));
       }
       const DeviceArray<float> device_scores(scores);
@@ -356,17 +372,20 @@ TEST_F(SelectionTest, CandidateBlocksAndRowsWithinThem) {
       for (size_t i = 0; i < visible.size(); ++i) {
         std::vector<float> best;
         for (size_t first = 0; first < rows[i].size(); first += kBlock)
-          best.push_back(*std::max_element(rows[i].begin() + static_cast<std::ptrdiff_t>(first),
-                                           rows[i].begin() + static_cast<std::ptrdiff_t>(std::min(first + kBlock, rows[i].size()))));
+          best.push_back(*std::max_element(
+              rows[i].begin() + static_cast<std::ptrdiff_t>(first),
+              rows[i].begin() + static_cast<std::ptrdiff_t>(std::min(first + kBlock, rows[i].size()))));
         best.back() = std::numeric_limits<float>::infinity();
         const auto blocks_of_row = static_cast<std::int64_t>(best.size());
         auto want = highest(best, static_cast<size_t>(block_columns));
         if (blocks_of_row <= block_columns)
           for (int j = 0; j < block_columns; ++j)
             want[static_cast<size_t>(j)] = j < blocks_of_row ? j : -1;
-        const std::vector<std::int32_t> mine(got.begin() + static_cast<std::ptrdiff_t>(i) * block_columns,
-                                             got.begin() + static_cast<std::ptrdiff_t>(i + 1) * block_columns);
-        ASSERT_EQ(mine, want) << "blocks " << block_columns << " draw " << static_cast<int>(draw) << " visible " << visible[i];
+        const std::vector<std::int32_t> mine(
+            got.begin() + static_cast<std::ptrdiff_t>(i) * block_columns,
+            got.begin() + static_cast<std::ptrdiff_t>(i + 1) * block_columns);
+        ASSERT_EQ(mine, want) << "blocks " << block_columns << " draw " << static_cast<int>(draw)
+                              << " visible " << visible[i];
         masked.emplace_back(rows[i].size(), kNever);
         for (size_t e = 0; e < width; ++e) {
           const std::int32_t block = mine[e / kBlock];
@@ -395,8 +414,8 @@ TEST_F(SelectionTest, CandidateBlocksAndRowsWithinThem) {
           ASSERT_EQ(std::vector<std::int32_t>(chosen.begin() + static_cast<std::ptrdiff_t>(i) * columns,
                                               chosen.begin() + static_cast<std::ptrdiff_t>(i + 1) * columns),
                     want)
-              << "columns " << columns << " of blocks " << block_columns << " draw " << static_cast<int>(draw) << " visible "
-              << visible[i];
+              << "columns " << columns << " of blocks " << block_columns << " draw " << static_cast<int>(draw)
+              << " visible " << visible[i];
         }
       }
     }

@@ -60,7 +60,8 @@ struct KeyQuarter {
 };
 
 // Entries that are no visible row read row 0, which every query that is scored sees; their scores are not kept.
-__device__ inline KeyQuarter load_quarter(const IndexScores& index, const IndexList& list, int row, int quarter) {
+__device__ inline KeyQuarter load_quarter(const IndexScores& index, const IndexList& list, int row,
+                                          int quarter) {
   const RecordPlace& planes = index.keys.place;
   const int safe = row < 0 ? 0 : row;
   const auto* base = block_base(list.blocks, block_of(planes, safe));
@@ -95,8 +96,8 @@ __device__ inline void decode_quarters(const KeyQuarter& upper, const KeyQuarter
 }
 
 // The same from plain bf16 keys: 32 channels of one row into registers `half` and `half + 2` of each step.
-__device__ inline void load_bf16_quarter(const IndexScores& index, const IndexList& list, int row, int quarter,
-                                         int half, std::uint32_t (&a)[kIndexSteps][4]) {
+__device__ inline void load_bf16_quarter(const IndexScores& index, const IndexList& list, int row,
+                                         int quarter, int half, std::uint32_t (&a)[kIndexSteps][4]) {
   const RecordPlace& planes = index.keys.place;
   const std::uint8_t* at = nullptr;
   if (row >= 0) {

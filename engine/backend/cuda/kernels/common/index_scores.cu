@@ -13,7 +13,8 @@ constexpr int kKeysOfTile = 16;
 
 template <int kHeadTiles>
 __device__ void load_index_query(const IndexScores& index, int row, int lane,
-                                 std::uint32_t (&b)[kIndexSteps][kHeadTiles][2], float (&weights)[kHeadTiles][2]) {
+                                 std::uint32_t (&b)[kIndexSteps][kHeadTiles][2],
+                                 float (&weights)[kHeadTiles][2]) {
   const auto* query = static_cast<const std::uint8_t*>(index.query);
 #pragma unroll
   for (int tile = 0; tile < kHeadTiles; ++tile) {
@@ -23,7 +24,9 @@ __device__ void load_index_query(const IndexScores& index, int row, int lane,
       uint4 c = {0, 0, 0, 0};
       if (head < index.heads)
         c = __ldg(reinterpret_cast<const uint4*>(
-            query + ((static_cast<std::int64_t>(row) * index.heads + head) * kIndexChannels + 32 * (lane % 4)) * 2 + word * 16));
+            query +
+            ((static_cast<std::int64_t>(row) * index.heads + head) * kIndexChannels + 32 * (lane % 4)) * 2 +
+            word * 16));
       const uint4 words = query_words(c);
       b[2 * word][tile][0] = words.x, b[2 * word][tile][1] = words.y;
       b[2 * word + 1][tile][0] = words.z, b[2 * word + 1][tile][1] = words.w;
@@ -49,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
   load_index_query<kHeadTiles>(index, row, lane, b, weights);
   float* scores = index.scores + static_cast<std::int64_t>(blockIdx.y) * index.stride;
 
-  const auto rows_of_tile = [&](int t, int (&rows)[2]) {
+  const auto rows_of_tile = [&](int t, int(&rows)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       rows[half] = entry_row<kCandidates>(index, list, t * kKeysOfTile + lane / 4 + 8 * half);
@@ -92,8 +95,8 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const 
     sums[1] = add_quarters(sums[1]);
     const int half = lane & 1;
     if (lane % 4 < 2)
-      write_score(scores, list.entries, tile * kKeysOfTile + lane / 4 + 8 * half, half == 0 ? rows[0] : rows[1],
-                  half == 0 ? sums[0] : sums[1]);
+      write_score(scores, list.entries, tile * kKeysOfTile + lane / 4 + 8 * half,
+                  half == 0 ? rows[0] : rows[1], half == 0 ? sums[0] : sums[1]);
   }
 }
 
@@ -123,8 +126,10 @@ IndexVariant choose_index(const IndexScores& index, int major, int minor) {
 }
 
 cudaError_t launch_index_scores(const IndexScores& index, int multiprocessors, cudaStream_t stream) {
-  const bool known = index.keys.shape.code == RecordCode::kBf16 || index.keys.shape.code == RecordCode::kMxfp4;
-  if (index.heads < 1 || index.heads > kMostIndexHeads || index.row_count < 1 || index.most_entries < 1 || !known)
+  const bool known =
+      index.keys.shape.code == RecordCode::kBf16 || index.keys.shape.code == RecordCode::kMxfp4;
+  if (index.heads < 1 || index.heads > kMostIndexHeads || index.row_count < 1 || index.most_entries < 1 ||
+      !known)
     return cudaErrorInvalidValue;
   const std::int64_t useful = (index.most_entries + kKeysOfTile * kWarps - 1) / (kKeysOfTile * kWarps);
   const std::int64_t parts = std::max<std::int64_t>(4 * multiprocessors / index.row_count, 2);

@@ -44,14 +44,15 @@ struct IndexScores {
 };
 
 enum class IndexVariant : int {
-  kWarp,        // mma.sync, a query at a time; any number of heads up to 64
-  kOneQuery,    // sm_90a, wgmma, a query at a time; 32 or 64 heads
+  kWarp,      // mma.sync, a query at a time; any number of heads up to 64
+  kOneQuery,  // sm_90a, wgmma, a query at a time; 32 or 64 heads
   kManyQueries  // sm_90a, wgmma, up to 256 / heads queries of one sequence share decoded keys; without candidates
 };
 IndexVariant choose_index(const IndexScores& index, int major, int minor);
 
 // Refuses (cudaErrorInvalidValue) shapes outside the contract. multiprocessors: of the device.
-cudaError_t launch_index_scores(const IndexScores& index, int multiprocessors, cudaStream_t stream);        // kWarp
-cudaError_t launch_index_scores_sm90(const IndexScores& index, bool many, int multiprocessors, cudaStream_t stream);
+cudaError_t launch_index_scores(const IndexScores& index, int multiprocessors, cudaStream_t stream);  // kWarp
+cudaError_t launch_index_scores_sm90(const IndexScores& index, bool many, int multiprocessors,
+                                     cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

@@ -32,8 +32,8 @@ void launch(bool chained, void (*kernel)(Parameters...), dim3 grid, int threads,
 
 // After the kernel before it has ended.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes, cudaStream_t stream,
-            Arguments&&... arguments) {
+void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
+            cudaStream_t stream, Arguments&&... arguments) {
   detail::launch(false, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }
 

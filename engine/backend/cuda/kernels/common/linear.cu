@@ -24,10 +24,12 @@ __global__ void plain_kernel(StepData step, int count, PlainMatrix weight, int g
   const int tx = static_cast<int>(threadIdx.x) % kPlainTile, ty = static_cast<int>(threadIdx.x) / kPlainTile;
   double sum = 0.0;
   for (std::int64_t c0 = 0; c0 < weight.k; c0 += kPlainColumns) {
-    for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainColumns; i += kPlainTile * kPlainTile) {
+    for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainColumns;
+         i += kPlainTile * kPlainTile) {
       const int r = i / kPlainColumns, c = i % kPlainColumns;
       const bool inside = c0 + c < weight.k;
-      xs[r][c] = inside && first_row + r < rows ? value_at(x, (first_row + r) * x.columns + slice + c0 + c) : 0.0f;
+      xs[r][c] =
+          inside && first_row + r < rows ? value_at(x, (first_row + r) * x.columns + slice + c0 + c) : 0.0f;
       ws[r][c] = inside && first_output + r < weight.n ? plain_value(weight, first_output + r, c0 + c) : 0.0f;
     }
     __syncthreads();
@@ -51,8 +53,8 @@ struct FewPlan {
 };
 
 template <PackedCode kCode, int kRowTiles>
-__device__ void few_block(const LinearPart& part, int first_tile, int tiles, const std::int32_t* count, int first_row,
-                          const Values& x, float* partials) {
+__device__ void few_block(const LinearPart& part, int first_tile, int tiles, const std::int32_t* count,
+                          int first_row, const Values& x, float* partials) {
   const PackedMatrix& matrix = part.weight;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
@@ -96,7 +98,8 @@ __device__ void few_block(const LinearPart& part, int first_tile, int tiles, con
     for (int j = 0; j < kRowTiles; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] = sums[j][i];
+        partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] =
+            sums[j][i];
   }
   __syncthreads();
   for (int at = static_cast<int>(threadIdx.x); at < tiles * kPartial; at += kWarps * 32) {
@@ -112,7 +115,8 @@ __device__ void few_block(const LinearPart& part, int first_tile, int tiles, con
 }
 
 template <int kRowTiles>
-__global__ void __launch_bounds__(kWarps * 32, 2) few_kernel(StepData step, int count, FewPlan plan, Values x) {
+__global__ void __launch_bounds__(kWarps * 32, 2)
+    few_kernel(StepData step, int count, FewPlan plan, Values x) {
   extern __shared__ float partials[];
   const int first_row = static_cast<int>(blockIdx.y) * 8 * kRowTiles;
   int p = 0;
@@ -145,7 +149,8 @@ int tiles_of_block(const PackedMatrix& matrix) {
 }
 
 template <int kRowTiles>
-void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, cudaStream_t stream) {
+void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x,
+                cudaStream_t stream) {
   FewPlan plan = {};
   plan.parts = parts;
   std::size_t shared = 0;
@@ -155,15 +160,16 @@ void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, V
     const int blocks = (matrix.tiles() + plan.tiles_each[p] - 1) / plan.tiles_each[p];
     plan.first_block[p + 1] = plan.first_block[p] + blocks;
     const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
-    shared = std::max(shared, sizeof(float) * kTileOutputs * 8 * kRowTiles * static_cast<std::size_t>(
-                                                  plan.tiles_each[p] * chunks));
+    shared = std::max(shared, sizeof(float) * kTileOutputs * 8 * kRowTiles *
+                                  static_cast<std::size_t>(plan.tiles_each[p] * chunks));
   }
   if (shared > 48 * 1024)
     (void)cudaFuncSetAttribute(few_kernel<kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared));
-  launch_chained(few_kernel<kRowTiles>,
-         dim3(static_cast<unsigned>(plan.first_block[parts.count]), blocks_for(rows.most, 8 * kRowTiles)), kWarps * 32,
-         shared, stream, step, rows.count, plan, x);
+  launch_chained(
+      few_kernel<kRowTiles>,
+      dim3(static_cast<unsigned>(plan.first_block[parts.count]), blocks_for(rows.most, 8 * kRowTiles)),
+      kWarps * 32, shared, stream, step, rows.count, plan, x);
 }
 
 }  // namespace
@@ -174,7 +180,8 @@ void linear_plain(const StepData& step, RowSpace rows, PlainMatrix weight, int g
          kPlainTile * kPlainTile, 0, stream, step, rows.count, weight, groups, x, y);
 }
 
-void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, cudaStream_t stream) {
+void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x,
+                cudaStream_t stream) {
   if (rows.most <= 8)
     launch_few<1>(step, rows, parts, x, stream);
   else if (rows.most <= 16)

@@ -29,7 +29,8 @@ void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, V
 
 // Repacks a matrix of the checkpoint, in device memory, into units (packed.h). `bad` [1] counts codes and scales that the
 // packed form has no value for: NaN codes, scales out of its range.
-void pack(PlainMatrix from, PackedMatrix to, std::uint8_t* units, std::uint8_t* scales, int* bad, cudaStream_t stream);
+void pack(PlainMatrix from, PackedMatrix to, std::uint8_t* units, std::uint8_t* scales, int* bad,
+          cudaStream_t stream);
 // Can a matrix be packed? Formats f32 and fp8 rows cannot.
 bool packable(PlainCode code);
 PackedCode packed_code(PlainCode code);

@@ -95,12 +95,13 @@ PackedCode packed_code(PlainCode code) {
                                        : PackedCode::kBf16;
 }
 
-void pack(PlainMatrix from, PackedMatrix to, std::uint8_t* units, std::uint8_t* scales, int* bad, cudaStream_t stream) {
+void pack(PlainMatrix from, PackedMatrix to, std::uint8_t* units, std::uint8_t* scales, int* bad,
+          cudaStream_t stream) {
   const std::int64_t lanes = to.unit_bytes() / 16;
   launch(pack_kernel, dim3(blocks_for(lanes, kThreads)), kThreads, 0, stream, from, to, units, bad);
   if (to.scale_bytes() > 0)
-    launch(pack_scales_kernel, dim3(blocks_for(to.scale_bytes(), kThreads)), kThreads, 0, stream, from, to, scales,
-           bad);
+    launch(pack_scales_kernel, dim3(blocks_for(to.scale_bytes(), kThreads)), kThreads, 0, stream, from, to,
+           scales, bad);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -6,7 +6,7 @@
 namespace deepinfer::backend::cuda {
 
 __device__ inline int quantised_channels(const RecordShape& shape) {
-  return shape.code == RecordCode::kFp8 ? shape.quantised
+  return shape.code == RecordCode::kFp8                                         ? shape.quantised
          : shape.code == RecordCode::kMxfp4 || shape.code == RecordCode::kNvfp4 ? shape.channels
                                                                                 : 0;
 }

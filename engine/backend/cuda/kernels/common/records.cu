@@ -22,8 +22,8 @@ __global__ void angles_kernel(StepData step, const float* frequencies, int pairs
   angles[at] = angle_at(static_cast<float>(step.positions[at / pairs]), frequencies[at % pairs]);
 }
 
-__global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotation rotation, Values v, int vectors,
-                            Values y) {
+__global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotation rotation, Values v,
+                            int vectors, Values y) {
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
@@ -34,7 +34,8 @@ __global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotati
   const bool grouped = rows.axis == RowAxis::kGroups;
   const int token = grouped ? 0 : token_row(step, rows.axis, static_cast<int>(row));
   const float group_position =
-      grouped ? static_cast<float>(static_cast<std::int64_t>(step.groups[group_list][row].index) * rows.ratio) : 0.0f;
+      grouped ? static_cast<float>(static_cast<std::int64_t>(step.groups[group_list][row].index) * rows.ratio)
+              : 0.0f;
   for (int at = first + static_cast<int>(threadIdx.x); at < end; at += kThreads) {
     const int c = at * 2 % size;
     const std::int64_t place = row * v.columns + at * 2;
@@ -109,12 +110,13 @@ __device__ void encode_record(const RecordShape& shape, const RecordAddress& rec
   const int quantised = quantised_channels(shape);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int g = warp; g < (quantised + shape.group - 1) / shape.group; g += kThreads / 32) {
-    const std::uint8_t byte = encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned next, float) {
-      if (shape.code == RecordCode::kFp8)
-        record.codes[c] = static_cast<std::uint8_t>(code);
-      else if (c % 2 == 0)
-        record.codes[c / 2] = static_cast<std::uint8_t>(code | (next << 4));
-    });
+    const std::uint8_t byte =
+        encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned next, float) {
+          if (shape.code == RecordCode::kFp8)
+            record.codes[c] = static_cast<std::uint8_t>(code);
+          else if (c % 2 == 0)
+            record.codes[c / 2] = static_cast<std::uint8_t>(code | (next << 4));
+        });
     if (lane == 0) record.scales[g] = byte;
   }
   for (int c = static_cast<int>(threadIdx.x); c < shape.channels - quantised; c += kThreads) {
@@ -147,8 +149,8 @@ __global__ void blocks_kernel(StepData step, RowSpace rows, int group_list, Reco
                 [&](int c) { return value_at(values, row * values.columns + c); });
 }
 
-__global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Compression compression, Values u,
-                                Values g, Values pooled) {
+__global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Compression compression,
+                                Values u, Values g, Values pooled) {
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
@@ -172,11 +174,13 @@ __global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Co
       value = value_at(u, at);
       logit = value_at(g, at);
     } else {
-      const auto* kept = reinterpret_cast<const float*>(ring_record(sequence, compression.ring, position).codes);
+      const auto* kept =
+          reinterpret_cast<const float*>(ring_record(sequence, compression.ring, position).codes);
       value = kept[half + c];
       logit = kept[width + half + c];
     }
-    if (compression.ape != nullptr) logit = __fadd_rn(logit, compression.ape[position % ratio * width + half + c]);
+    if (compression.ape != nullptr)
+      logit = __fadd_rn(logit, compression.ape[position % ratio * width + half + c]);
   };
   for (int c = static_cast<int>(threadIdx.x); c < compression.channels; c += kThreads) {
     float logit, value;
@@ -219,45 +223,49 @@ int group_list(const RowSpace& rows) {
 
 void rope_angles(const StepData& step, RowSpace rows, const float* frequencies, int pairs, Angle* angles,
                  cudaStream_t stream) {
-  launch(angles_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * pairs, 128)), 128, 0, stream, step,
-         frequencies, pairs, angles);
+  launch(angles_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * pairs, 128)), 128, 0, stream,
+         step, frequencies, pairs, angles);
 }
 
 void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int vectors, Values y,
           cudaStream_t stream) {
-  launch_chained(rope_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(vectors, kRopeVectors)), kThreads, 0, stream, step, rows, group_list(rows),
-         rotation, v, vectors, y);
+  launch_chained(rope_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(vectors, kRopeVectors)),
+                 kThreads, 0, stream, step, rows, group_list(rows), rotation, v, vectors, y);
 }
 
 void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y, cudaStream_t stream) {
-  launch(hadamard_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / size))), kThreads, 0, stream, step,
-         rows.count, v, size, y);
+  launch(hadamard_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / size))), kThreads, 0, stream,
+         step, rows.count, v, size, y);
 }
 
-void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y, cudaStream_t stream) {
-  launch_chained(quantise_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / shape.channels))), kThreads, 0, stream,
-         step, rows.count, shape, v, y);
+void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y,
+                   cudaStream_t stream) {
+  launch_chained(quantise_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / shape.channels))),
+                 kThreads, 0, stream, step, rows.count, shape, v, y);
 }
 
-void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows, cudaStream_t stream) {
-  launch_chained(window_kernel, dim3(static_cast<unsigned>(record.place.rows), static_cast<unsigned>(sequences)), kThreads, 0,
-         stream, step, axis, record, rows);
+void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows,
+                  cudaStream_t stream) {
+  launch_chained(window_kernel,
+                 dim3(static_cast<unsigned>(record.place.rows), static_cast<unsigned>(sequences)), kThreads,
+                 0, stream, step, axis, record, rows);
 }
 
 void write_blocks(const StepData& step, RowSpace rows, Record record, Values values, cudaStream_t stream) {
-  launch_chained(blocks_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
-         record, values);
+  launch_chained(blocks_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows,
+                 group_list(rows), record, values);
 }
 
 void compress(const StepData& step, RowSpace rows, Compression compression, Values u, Values g, Values pooled,
               cudaStream_t stream) {
-  launch_chained(compress_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, group_list(rows),
-         compression, u, g, pooled);
+  launch_chained(compress_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows,
+                 group_list(rows), compression, u, g, pooled);
 }
 
-void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g, cudaStream_t stream) {
-  launch_chained(compressor_kernel, dim3(static_cast<unsigned>(ring.rows), static_cast<unsigned>(sequences)), kThreads, 0,
-         stream, step, ring, u, g);
+void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g,
+                      cudaStream_t stream) {
+  launch_chained(compressor_kernel, dim3(static_cast<unsigned>(ring.rows), static_cast<unsigned>(sequences)),
+                 kThreads, 0, stream, step, ring, u, g);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -21,13 +21,16 @@ struct Rotation {
   bool inverse = false;
 };
 // y = v with the last 2 * pairs channels of each of its `vectors` vectors rotated.
-void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int vectors, Values y, cudaStream_t stream);
+void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int vectors, Values y,
+          cudaStream_t stream);
 // Sylvester Hadamard times d^-0.5 of vectors of `size` (a power of two up to 512).
 void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y, cudaStream_t stream);
 // y = what a record of `shape` would hold of v; vectors of shape.channels.
-void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y, cudaStream_t stream);
+void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y,
+                   cudaStream_t stream);
 // The last ring-length rows of every sequence into its ring. Rows of T or D.
-void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows, cudaStream_t stream);
+void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows,
+                  cudaStream_t stream);
 // Rows of groups into their blocks.
 void write_blocks(const StepData& step, RowSpace rows, Record record, Values values, cudaStream_t stream);
 
@@ -41,6 +44,7 @@ struct Compression {
 // u, g [T, width] f32, width = channels * (overlap ? 2 : 1) -> pooled [groups, channels] (attention.md 4.1, 4.2, 10).
 void compress(const StepData& step, RowSpace rows, Compression compression, Values u, Values g, Values pooled,
               cudaStream_t stream);
-void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g, cudaStream_t stream);
+void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g,
+                      cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

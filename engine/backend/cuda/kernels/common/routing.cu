@@ -9,7 +9,8 @@ namespace {
 constexpr int kWarps = 4;  // of a block; one warp a row
 constexpr int kMostChosen = 32;
 
-__global__ void scores_kernel(StepData step, int count, const float* z, int experts, float temperature, float* s) {
+__global__ void scores_kernel(StepData step, int count, const float* z, int experts, float temperature,
+                              float* s) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= static_cast<std::int64_t>(step.counts[count]) * experts) return;
   s[at] = __fsqrt_rn(softplus_exact(__fdiv_rn(z[at], temperature)));
@@ -29,8 +30,8 @@ __device__ void write_weights(const Gate& gate, const float* s, std::int64_t row
 }
 
 // One warp chooses for a row.
-__device__ void choose(const StepData& step, const RowSpace& rows, const Gate& gate, const float* s, std::int64_t row,
-                       int lane, std::int32_t* ids, float* weights) {
+__device__ void choose(const StepData& step, const RowSpace& rows, const Gate& gate, const float* s,
+                       std::int64_t row, int lane, std::int32_t* ids, float* weights) {
   const bool image = step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
   const float* bias = image ? gate.image_bias : gate.bias;
   constexpr int kEach = kMostExperts / 32;
@@ -92,8 +93,8 @@ __global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const
   if (threadIdx.x < 32) choose(step, rows, gate, s, row, static_cast<int>(threadIdx.x), ids, weights);
 }
 
-__global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table, const float* s,
-                            std::int32_t* ids, float* weights) {
+__global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table,
+                            const float* s, std::int32_t* ids, float* weights) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= step.counts[rows.count]) return;
@@ -198,8 +199,8 @@ __global__ void assign_kernel(StepData step, int count, const std::int32_t* ids,
     if (chosen[i] == t) assignment.slots[before++] = i;
 }
 
-__global__ void swiglu_kernel(StepData step, int count, int vectors, float limit, const float* weights, Values g,
-                              Values u, Values t) {
+__global__ void swiglu_kernel(StepData step, int count, int vectors, float limit, const float* weights,
+                              Values g, Values u, Values t) {
   wait_for_inputs();
   const std::int64_t size = g.columns / vectors;
   const auto vector = static_cast<std::int64_t>(blockIdx.x);
@@ -214,8 +215,8 @@ __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit
   }
 }
 
-__global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y, Values shared,
-                           Values sum) {
+__global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
+                           Values shared, Values sum) {
   __shared__ int order[kMostChosen];
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
@@ -224,7 +225,8 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
     const std::int32_t own = ids[row * top_k + threadIdx.x];
     int place = 0;  // equal ids, which a router never gives, keep their order
     for (int i = 0; i < top_k; ++i)
-      place += ids[row * top_k + i] < own || (ids[row * top_k + i] == own && i < static_cast<int>(threadIdx.x));
+      place +=
+          ids[row * top_k + i] < own || (ids[row * top_k + i] == own && i < static_cast<int>(threadIdx.x));
     order[place] = static_cast<int>(threadIdx.x);
   }
   __syncthreads();
@@ -239,51 +241,54 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
 
 }  // namespace
 
-void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature, std::int32_t* ids,
+void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
+                std::int32_t* ids, float* weights, cudaStream_t stream) {
+  launch_chained(fused_gate_kernel, dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step,
+                 rows, gate, z, temperature, ids, weights);
+}
+
+void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature,
+                   float* s, cudaStream_t stream) {
+  launch(scores_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * experts, 128)), 128, 0, stream,
+         step, rows.count, z, experts, temperature, s);
+}
+
+void gate_top_k(const StepData& step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
                 float* weights, cudaStream_t stream) {
-  launch_chained(fused_gate_kernel, dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step, rows, gate, z,
-                 temperature, ids, weights);
-}
-
-void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature, float* s,
-                   cudaStream_t stream) {
-  launch(scores_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * experts, 128)), 128, 0, stream, step,
-         rows.count, z, experts, temperature, s);
-}
-
-void gate_top_k(const StepData& step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids, float* weights,
-                cudaStream_t stream) {
-  launch(gate_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate, s, ids, weights);
+  launch(gate_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate, s, ids,
+         weights);
 }
 
 void hash_route(const StepData& step, RowSpace rows, Gate gate, const std::int32_t* table, const float* s,
                 std::int32_t* ids, float* weights, cudaStream_t stream) {
-  launch(hash_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate, table, s, ids,
-         weights);
+  launch(hash_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate, table, s,
+         ids, weights);
 }
 
 void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids, int experts, int top_k,
                     Assignment assignment, cudaStream_t stream) {
   if (static_cast<std::int64_t>(rows.most) * top_k <= kSmallPairs && experts <= kSmallThreads) {
-    launch_chained(assign_kernel, dim3(1), kSmallThreads, 0, stream, step, rows.count, ids, experts, top_k, assignment);
+    launch_chained(assign_kernel, dim3(1), kSmallThreads, 0, stream, step, rows.count, ids, experts, top_k,
+                   assignment);
     return;
   }
   const dim3 grid(blocks_for(experts, kWarps));
-  launch(count_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k, assignment.counts);
+  launch(count_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k,
+         assignment.counts);
   launch(place_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k, assignment);
 }
 
-void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g, Values u,
-            Values t, cudaStream_t stream) {
-  launch_chained(swiglu_kernel, dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(g.columns / vectors, 256)), 256,
-                 0, stream, step, rows.count, vectors,
-         limit, weights, g, u, t);
+void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g,
+            Values u, Values t, cudaStream_t stream) {
+  launch_chained(swiglu_kernel,
+                 dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(g.columns / vectors, 256)), 256,
+                 0, stream, step, rows.count, vectors, limit, weights, g, u, t);
 }
 
-void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y, Values shared,
-                Values sum, cudaStream_t stream) {
-  launch_chained(sum_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0, stream, step, rows.count, ids, top_k, y, shared,
-         sum);
+void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y,
+                Values shared, Values sum, cudaStream_t stream) {
+  launch_chained(sum_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0,
+                 stream, step, rows.count, ids, top_k, y, shared, sum);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -20,9 +20,10 @@ constexpr int kChunk = kThreads * kPerThread;
 constexpr int kMostBits = 11;
 constexpr int kPasses = 3;
 constexpr int kBins = 1 << kMostBits;
-constexpr int kCopies = 4;  // (find_digit adds four) of the histogram, so that lanes with one digit do not queue up
+constexpr int kCopies =
+    4;  // (find_digit adds four) of the histogram, so that lanes with one digit do not queue up
 constexpr int kMostBlocks = 8;
-constexpr int kKeptChunks = 4;  // of a part, in registers: longer parts are read again in every pass
+constexpr int kKeptChunks = 4;       // of a part, in registers: longer parts are read again in every pass
 constexpr std::uint32_t kNever = 0;  // ordered value of what is never taken
 
 struct Shared {
@@ -96,7 +97,9 @@ struct Part {
     for (int chunk = 0; chunk < kKeptChunks; ++chunk)
       source.four(entry(chunk) < end ? entry(chunk) : source.count, values[chunk]);
   }
-  __device__ int entry(int chunk) const { return begin + chunk * kChunk + static_cast<int>(threadIdx.x) * kPerThread; }
+  __device__ int entry(int chunk) const {
+    return begin + chunk * kChunk + static_cast<int>(threadIdx.x) * kPerThread;
+  }
 
   // visit(first entry, its four values) for every chunk, all threads in step.
   template <class Visit>
@@ -115,8 +118,8 @@ struct Part {
   }
 };
 
-__device__ void count_digits(const Values& values, const Part& part, std::uint32_t prefix, int prefix_shift, int shift,
-                             int bits, Shared& shared) {
+__device__ void count_digits(const Values& values, const Part& part, std::uint32_t prefix, int prefix_shift,
+                             int shift, int bits, Shared& shared) {
   for (int i = threadIdx.x; i < kBins * kCopies / 4; i += kThreads)
     reinterpret_cast<uint4*>(shared.copies)[i] = {0, 0, 0, 0};
   __syncthreads();
@@ -146,7 +149,8 @@ __device__ void find_digit(groups::cluster_group& cluster, int pass, std::uint32
 #pragma unroll
   for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
     if (rank >= cluster.num_blocks()) continue;
-    const uint2 theirs = reinterpret_cast<const uint2*>(cluster.map_shared_rank(bins, rank))[kBins / 2 - 1 - threadIdx.x];
+    const uint2 theirs =
+        reinterpret_cast<const uint2*>(cluster.map_shared_rank(bins, rank))[kBins / 2 - 1 - threadIdx.x];
     own[0] += theirs.y;
     own[1] += theirs.x;
   }
@@ -248,7 +252,8 @@ __device__ void write_taken(groups::cluster_group& cluster, const Values& values
     turn ^= 1;
   });
   const int filled = static_cast<int>(all + equals);
-  for (int i = filled + static_cast<int>(cluster.thread_rank()); i < columns; i += static_cast<int>(cluster.num_threads()))
+  for (int i = filled + static_cast<int>(cluster.thread_rank()); i < columns;
+       i += static_cast<int>(cluster.num_threads()))
     out[i] = -1;
 }
 
@@ -268,9 +273,10 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
   const int token = token_row(selection.step, selection.queries.axis, row);
   std::int32_t* out = selection.out + static_cast<std::int64_t>(row) * selection.columns;
   const int visible = (selection.step.positions[token] + 1) / selection.ratio;
-  Values values{selection.scores + static_cast<std::int64_t>(batch_row) * selection.stride, nullptr, selection.block_size,
-                visible, visible};
-  const int blocks = selection.block_size > 0 ? (visible + selection.block_size - 1) / selection.block_size : 0;
+  Values values{selection.scores + static_cast<std::int64_t>(batch_row) * selection.stride, nullptr,
+                selection.block_size, visible, visible};
+  const int blocks =
+      selection.block_size > 0 ? (visible + selection.block_size - 1) / selection.block_size : 0;
   if (selection.candidates != nullptr) {
     values.candidates = selection.candidates + static_cast<std::int64_t>(row) * selection.candidate_columns;
     values.count = min(blocks, selection.candidate_columns) * selection.block_size;
@@ -278,7 +284,8 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
     values.count = blocks;
   }
   const bool by_rows = values.candidates != nullptr || selection.block_size == 0;
-  const bool reachable = values.candidates == nullptr || visible <= selection.candidate_columns * selection.block_size;
+  const bool reachable =
+      values.candidates == nullptr || visible <= selection.candidate_columns * selection.block_size;
   if ((by_rows ? visible : blocks) <= selection.columns && reachable) {
     values.count = by_rows ? visible : blocks;
     if (cluster.block_rank() == 0) take_all(values, out, selection.columns);
@@ -322,12 +329,12 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
 }  // namespace
 
 cudaError_t launch_selection(const Selection& selection, int multiprocessors, cudaStream_t stream) {
-  if (selection.columns < 1 || selection.row_count < 1 || selection.most_entries < 1 || selection.stride % 4 != 0 ||
-      selection.most_entries > (std::int64_t{1} << 30) ||
+  if (selection.columns < 1 || selection.row_count < 1 || selection.most_entries < 1 ||
+      selection.stride % 4 != 0 || selection.most_entries > (std::int64_t{1} << 30) ||
       (selection.candidates != nullptr && (selection.block_size < 1 || selection.candidate_columns < 1)))
     return cudaErrorInvalidValue;
-  const cudaError_t error = cudaFuncSetAttribute(selection_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 static_cast<int>(sizeof(Shared)));
+  const cudaError_t error = cudaFuncSetAttribute(
+      selection_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared)));
   if (error != cudaSuccess) return error;
   const std::int64_t values = selection.block_size > 0 && selection.candidates == nullptr
                                   ? selection.most_entries / selection.block_size

@@ -12,7 +12,8 @@
 namespace deepinfer::backend::cuda {
 
 inline constexpr int kAttentionChannels = 512;
-inline constexpr int kKeyTile = 64;         // list entries of a tile: a part of the result (docs/graph_operations.md)
+inline constexpr int kKeyTile =
+    64;  // list entries of a tile: a part of the result (docs/graph_operations.md)
 inline constexpr int kMostAttentionHeads = 128;
 
 // One layer's attention.
@@ -64,9 +65,10 @@ std::int64_t split_attention_bytes(const SparseAttention& attention);
 // Within eight channels steps take the order 0 4 1 5 2 6 3 7, and keys enter as 2^-8 of their value (exact), so that no decoding
 // factor overflows. A row's result depends on its own list alone.
 // Refuses (cudaErrorInvalidValue) shapes outside the contract and a workspace for less than one query.
-cudaError_t launch_split_attention(const SparseAttention& attention, void* workspace, std::int64_t workspace_bytes,
-                                   cudaStream_t stream);
+cudaError_t launch_split_attention(const SparseAttention& attention, void* workspace,
+                                   std::int64_t workspace_bytes, cudaStream_t stream);
 // multiprocessors: of the device; the grid is as large.
-cudaError_t launch_fused_attention(const SparseAttention& attention, int multiprocessors, cudaStream_t stream);
+cudaError_t launch_fused_attention(const SparseAttention& attention, int multiprocessors,
+                                   cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

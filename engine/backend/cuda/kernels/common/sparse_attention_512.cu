@@ -71,7 +71,8 @@ struct Query {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int head = static_cast<int>(threadIdx.x) / kChunks + i * kHeadStep;
-      *reinterpret_cast<uint4*>(query + query_offset<kHeadTiles>(head, static_cast<int>(threadIdx.x) % kChunks)) =
+      *reinterpret_cast<uint4*>(query +
+                                query_offset<kHeadTiles>(head, static_cast<int>(threadIdx.x) % kChunks)) =
           interleave_chunk(values[i]);
     }
   }
@@ -135,7 +136,8 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(__grid_constant__ cons
       std::uint32_t a[2][4];
 #pragma unroll
       for (int s = 0; s < 2; ++s)
-        load_matrices(a[s], a_row + query_offset<kHeadTiles>(head_tile * 16 + lane % 16, 2 * (step + s) + lane / 16));
+        load_matrices(
+            a[s], a_row + query_offset<kHeadTiles>(head_tile * 16 + lane % 16, 2 * (step + s) + lane / 16));
 #pragma unroll
       for (int column = 0; column < kHeadTiles; ++column) {
         std::uint32_t b[4];
@@ -145,7 +147,8 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(__grid_constant__ cons
       }
     }
     const std::int64_t group = static_cast<std::int64_t>(blockIdx.y) * gridDim.z + blockIdx.z;
-    float4* out = split.logits + ((group * split.tiles + tile) * kHeadTiles + head_tile) * (kKeyColumns * 32) + lane;
+    float4* out =
+        split.logits + ((group * split.tiles + tile) * kHeadTiles + head_tile) * (kKeyColumns * 32) + lane;
 #pragma unroll
     for (int column = 0; column < kHeadTiles; ++column) {
       const int key = (first_column + column) * 8 + 2 * (lane % 4);
@@ -176,8 +179,10 @@ __device__ inline void weigh_tile(const float4 (&logits)[kKeyColumns], RunningSu
   float sums[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int column = 0; column < kKeyColumns; ++column) {
-    const float a = running[0].numerator(logits[column].x, factor), b = running[0].numerator(logits[column].y, factor);
-    const float c = running[1].numerator(logits[column].z, factor), d = running[1].numerator(logits[column].w, factor);
+    const float a = running[0].numerator(logits[column].x, factor),
+                b = running[0].numerator(logits[column].y, factor);
+    const float c = running[1].numerator(logits[column].z, factor),
+                d = running[1].numerator(logits[column].w, factor);
     sums[0] = __fadd_rn(__fadd_rn(sums[0], a), b);
     sums[1] = __fadd_rn(__fadd_rn(sums[1], c), d);
     weights[column / 2][column % 2 * 2] = pack_bf16(a, b);
@@ -200,7 +205,8 @@ __global__ void __launch_bounds__(kThreads) values_kernel(__grid_constant__ cons
   const int head_tile = warp % kHeadTiles, first_chunk = warp / kHeadTiles * kHeadTiles;
   const int panel = blockIdx.x;
   const std::int64_t group = static_cast<std::int64_t>(blockIdx.y) * gridDim.z + blockIdx.z;
-  const float4* logits = split.logits + (group * split.tiles * kHeadTiles + head_tile) * (kKeyColumns * 32) + lane;
+  const float4* logits =
+      split.logits + (group * split.tiles * kHeadTiles + head_tile) * (kKeyColumns * 32) + lane;
   const std::int64_t tile_stride = static_cast<std::int64_t>(kHeadTiles) * (kKeyColumns * 32);
 
   const int key = static_cast<int>(threadIdx.x) / 4, unit = panel * 4 + static_cast<int>(threadIdx.x) % 4;
@@ -287,9 +293,11 @@ cudaError_t launch(Split split, int queries, cudaStream_t stream) {
   for (split.first_row = 0; split.first_row < most; split.first_row += queries) {
     const auto rows = static_cast<unsigned>(std::min(queries, most - split.first_row));
     const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(split.tiles, kMostLogitBlocks));
-    logits_kernel<kHeadTiles><<<dim3(blocks, rows, static_cast<unsigned>(groups)), kThreads, shared, stream>>>(split);
+    logits_kernel<kHeadTiles>
+        <<<dim3(blocks, rows, static_cast<unsigned>(groups)), kThreads, shared, stream>>>(split);
     values_kernel<kHeadTiles>
-        <<<dim3(kAttentionChannels / kPanelChannels, rows, static_cast<unsigned>(groups)), kThreads, 0, stream>>>(split);
+        <<<dim3(kAttentionChannels / kPanelChannels, rows, static_cast<unsigned>(groups)), kThreads, 0,
+           stream>>>(split);
   }
   return cudaGetLastError();
 }
@@ -300,22 +308,25 @@ AttentionVariant choose_attention(const SparseAttention& attention, int major, i
   // wgmma takes 64 heads at a time; with fewer than 33 half of it would be padding.
   constexpr int kFewestFusedQueries = 48;
   const bool hopper = major == 9 && minor == 0;
-  return hopper && attention.heads > 32 && attention.queries.most >= kFewestFusedQueries ? AttentionVariant::kFused
-                                                                                        : AttentionVariant::kSplit;
+  return hopper && attention.heads > 32 && attention.queries.most >= kFewestFusedQueries
+             ? AttentionVariant::kFused
+             : AttentionVariant::kSplit;
 }
 
 std::int64_t split_attention_bytes(const SparseAttention& attention) {
   const std::int64_t tiles = (attention.most_keys + kKeyTile - 1) / kKeyTile;
   const std::int64_t groups = (attention.heads + 63) / 64;
-  return groups * tiles * head_tiles(attention.heads) * kKeyColumns * 32 * static_cast<std::int64_t>(sizeof(float4));
+  return groups * tiles * head_tiles(attention.heads) * kKeyColumns * 32 *
+         static_cast<std::int64_t>(sizeof(float4));
 }
 
-cudaError_t launch_split_attention(const SparseAttention& attention, void* workspace, std::int64_t workspace_bytes,
-                                   cudaStream_t stream) {
+cudaError_t launch_split_attention(const SparseAttention& attention, void* workspace,
+                                   std::int64_t workspace_bytes, cudaStream_t stream) {
   if (attention.heads < 1 || attention.heads > kMostAttentionHeads || attention.most_keys < 1 ||
       attention.window < 1)
     return cudaErrorInvalidValue;
-  const std::int64_t queries = std::min<std::int64_t>(workspace_bytes / split_attention_bytes(attention), 32768);
+  const std::int64_t queries =
+      std::min<std::int64_t>(workspace_bytes / split_attention_bytes(attention), 32768);
   if (queries < 1) return cudaErrorInvalidValue;
   Split split;
   split.attention = attention;

@@ -52,7 +52,8 @@ std::vector<std::int32_t> selection_of(const Case& c, const RowName& name) {
   Random random{mixed(name.first, static_cast<std::uint64_t>(name.second), kSelectionStream)};
   const std::int64_t visible = (name.second + 1) / c.ratio;
   std::vector<std::int32_t> rows;
-  const auto want = static_cast<double>(std::min<std::int64_t>(visible, c.columns)) * (name.second % 5 == 4 ? 0.6 : 1.0);
+  const auto want =
+      static_cast<double>(std::min<std::int64_t>(visible, c.columns)) * (name.second % 5 == 4 ? 0.6 : 1.0);
   for (std::int64_t row = 0; row < visible; ++row)
     if (random.uniform() * static_cast<double>(visible - row) < want - static_cast<double>(rows.size()))
       rows.push_back(static_cast<std::int32_t>(row));
@@ -93,10 +94,12 @@ struct Step {
       const SequenceSpec& spec = specs[s];
       const int ring_rows = ring.record.place.rows;
       for (std::int64_t p = std::max<std::int64_t>(0, spec.start - ring_rows); p < spec.start; ++p)
-        store_record(window_record(c, spec.id, p), ring.record.place, m.state, s * m.state_bytes, p % ring_rows);
+        store_record(window_record(c, spec.id, p), ring.record.place, m.state, s * m.state_bytes,
+                     p % ring_rows);
       if (c.has_rows)
         for (std::int64_t row = 0; row < (spec.start + spec.tokens) / c.ratio; ++row)
-          m.store_row(global_record(c, spec.id, row), rows.record.place, first_block, StepArrays::blocks_of(spec), row);
+          m.store_row(global_record(c, spec.id, row), rows.record.place, first_block,
+                      StepArrays::blocks_of(spec), row);
       first_block += StepArrays::blocks_of(spec);
     }
     return m;
@@ -176,7 +179,8 @@ struct Step {
 // The softmax in fp64, nothing rounded.
 std::vector<double> plain(const Case& c, const SequenceSpec& spec, const RowName& name) {
   const auto [id, position] = name;
-  const std::int64_t floor = c.window_axis == RowAxis::kTokens ? spec.window_floor : spec.decoder_window_floor;
+  const std::int64_t floor =
+      c.window_axis == RowAxis::kTokens ? spec.window_floor : spec.decoder_window_floor;
   std::vector<std::vector<double>> keys;
   for (std::int64_t p = std::max({std::int64_t{0}, floor, position - c.window + 1}); p <= position; ++p)
     keys.push_back(window_record(c, id, p).values);
@@ -213,7 +217,8 @@ std::vector<double> plain(const Case& c, const SequenceSpec& spec, const RowName
   return o;
 }
 
-void expect_close(const std::vector<std::uint16_t>& got, const std::vector<double>& want, const std::string& where) {
+void expect_close(const std::vector<std::uint16_t>& got, const std::vector<double>& want,
+                  const std::string& where) {
   double error = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     const double difference = bf16_value(got[i]) - want[i];
@@ -230,7 +235,8 @@ std::string row_text(const RowName& name) {
 
 // One query of each sequence, at positions that try every edge of the list.
 std::vector<SequenceSpec> decode_step(const Case& c, int rows) {
-  constexpr std::int64_t kPositions[] = {0, 1, 2, 62, 63, 64, 126, 127, 128, 129, 135, 136, 500, 640, 1300, 2600};
+  constexpr std::int64_t kPositions[] = {0,   1,   2,   62,  63,  64,  126,  127,
+                                         128, 129, 135, 136, 500, 640, 1300, 2600};
   std::vector<SequenceSpec> specs;
   for (int i = 0; i < rows; ++i) {
     SequenceSpec spec;
@@ -293,7 +299,12 @@ TEST_P(SparseAttentionTest, DecodeIsCloseToPlainAndEqualInEveryVariantAndBatch) 
 TEST_P(SparseAttentionTest, ChunksDoNotShow) {
   const Case& c = GetParam();
   // Floors and the decoder's start belong to the sequence, not to the chunk.
-  const SequenceSpec whole{.id = 9, .start = 90, .tokens = 210, .decoder_from = 170, .window_floor = 20, .decoder_window_floor = 170};
+  const SequenceSpec whole{.id = 9,
+                           .start = 90,
+                           .tokens = 210,
+                           .decoder_from = 170,
+                           .window_floor = 20,
+                           .decoder_window_floor = 170};
   const SequenceSpec other{.id = 4, .start = 700, .tokens = 1};
   const Step step(c, {other, whole});
   const auto together = step.run(hopper() ? 0 : 64);
@@ -333,7 +344,8 @@ TEST(SparseAttentionRefusals, ShapesOutsideTheContract) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, SparseAttentionTest, ::testing::ValuesIn(kCases), [](const auto& info) {
   std::string name = info.param.name;
-  std::replace_if(name.begin(), name.end(), [](char letter) { return std::isalnum(letter) == 0; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char letter) { return std::isalnum(letter) == 0; }, '_');
   return name;
 });
 

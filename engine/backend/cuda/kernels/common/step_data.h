@@ -10,7 +10,15 @@ namespace deepinfer::backend::cuda {
 inline constexpr int kMostRatios = 8;  // different compressor ratios of a graph
 
 // Places of the counts.
-enum Count : int { kTokenCount, kDecoderCount, kLogitCount, kSequenceCount, kBlockCount, kGivenCount, kGroupCount };
+enum Count : int {
+  kTokenCount,
+  kDecoderCount,
+  kLogitCount,
+  kSequenceCount,
+  kBlockCount,
+  kGivenCount,
+  kGroupCount
+};
 inline constexpr int kCounts = kGroupCount + kMostRatios;  // one group count a ratio, from kGroupCount on
 
 // backend::SequenceSlice with its block table as a range of StepData::blocks.

@@ -47,7 +47,8 @@ __global__ void history_kernel(StepData step, RecordPlace place) {
   if (static_cast<int>(blockIdx.x) >= step.counts[kSequenceCount]) return;
   const SequenceData sequence = step.sequences[blockIdx.x];
   const int first = max(0, sequence.tokens - place.rows);
-  for (int i = first + static_cast<int>(threadIdx.x); i < sequence.tokens; i += static_cast<int>(blockDim.x)) {
+  for (int i = first + static_cast<int>(threadIdx.x); i < sequence.tokens;
+       i += static_cast<int>(blockDim.x)) {
     const int row = sequence.first_token_row + i;
     const std::int32_t id = step.ids[row];
     *reinterpret_cast<std::int32_t*>(ring_record(sequence, place, sequence.start + i).codes) =
@@ -55,8 +56,8 @@ __global__ void history_kernel(StepData step, RecordPlace place) {
   }
 }
 
-__global__ void rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors, float eps,
-                                Values y) {
+__global__ void rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors,
+                                float eps, Values y) {
   __shared__ double scratch[kThreads / 32];
   wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / vectors;
@@ -161,13 +162,14 @@ void embed(const StepData& step, RowSpace rows, PlainMatrix table, Values x, cud
   launch(embed_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, table, x);
 }
 
-void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h, cudaStream_t stream) {
-  launch(broadcast_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, x, streams,
-         h);
+void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h,
+                       cudaStream_t stream) {
+  launch(broadcast_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, x,
+         streams, h);
 }
 
-void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to, int words,
-                 cudaStream_t stream) {
+void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to,
+                 int words, cudaStream_t stream) {
   launch(gather_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, from_axis,
          static_cast<const std::uint32_t*>(from), static_cast<std::uint32_t*>(to), words);
 }
@@ -176,27 +178,27 @@ void write_history(const StepData& step, int sequences, RecordPlace place, cudaS
   launch(history_kernel, dim3(static_cast<unsigned>(sequences)), 32, 0, stream, step, place);
 }
 
-void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps, Values y,
-              cudaStream_t stream) {
-  launch_chained(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kThreads, 0, stream, step, rows.count, x,
-         weight, vectors, eps, y);
+void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps,
+              Values y, cudaStream_t stream) {
+  launch_chained(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kThreads, 0, stream, step,
+                 rows.count, x, weight, vectors, eps, y);
 }
 
-void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history, std::int32_t* out,
-                 cudaStream_t stream) {
+void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,
+                 std::int32_t* out, cudaStream_t stream) {
   launch(engram_rows_kernel, dim3(blocks_for(rows.most, 64)), 64, 0, stream, step, table, history, out);
 }
 
-void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices, int columns,
-                   Values out, cudaStream_t stream) {
-  launch(engram_gather_kernel, dim3(static_cast<unsigned>(rows.most * columns)), 128, 0, stream, step, rows.count,
-         table, indices, columns, out);
+void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices,
+                   int columns, Values out, cudaStream_t stream) {
+  launch(engram_gather_kernel, dim3(static_cast<unsigned>(rows.most * columns)), 128, 0, stream, step,
+         rows.count, table, indices, columns, out);
 }
 
-void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight, const float* k_weight,
-                float eps, Values h, Values kv, Values mixed, cudaStream_t stream) {
-  launch(engram_mix_kernel, dim3(static_cast<unsigned>(rows.most * shape.streams)), kThreads, 0, stream, step, rows,
-         shape, q_weight, k_weight, eps, h, kv, mixed);
+void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight,
+                const float* k_weight, float eps, Values h, Values kv, Values mixed, cudaStream_t stream) {
+  launch(engram_mix_kernel, dim3(static_cast<unsigned>(rows.most * shape.streams)), kThreads, 0, stream, step,
+         rows, shape, q_weight, k_weight, eps, h, kv, mixed);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -21,17 +21,18 @@ struct PlainMatrix {
 // x[row] = table[id of row], or the row given in its place. Rows of T.
 void embed(const StepData& step, RowSpace rows, PlainMatrix table, Values x, cudaStream_t stream);
 // h[row, s] = x[row] for each of `streams`.
-void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h, cudaStream_t stream);
+void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h,
+                       cudaStream_t stream);
 // to[row] = from[the row behind it]: T -> D, T -> L or D -> L. `words` 4-byte words a row.
-void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to, int words,
-                 cudaStream_t stream);
+void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to,
+                 int words, cudaStream_t stream);
 // The last ids of every sequence into its history ring.
 void write_history(const StepData& step, int sequences, RecordPlace place, cudaStream_t stream);
 
 // y = w * (x * rsqrt(mean(x^2) + eps)) over `columns` values; `weight` null: without the factor.
 // Rows may hold several vectors: `vectors` a row.
-void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps, Values y,
-              cudaStream_t stream);
+void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps,
+              Values y, cudaStream_t stream);
 
 struct HcShape {
   int streams = 4;
@@ -51,8 +52,8 @@ struct HcSite {
 void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
                      void* workspace, float* pre, float* post, float* comb, cudaStream_t stream);
 // The head's own mix (backbone.md 4.4).
-void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide, void* workspace,
-                 float* pre, cudaStream_t stream);
+void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
+                 void* workspace, float* pre, cudaStream_t stream);
 void hc_first_pre(const StepData& step, RowSpace rows, int streams, float* pre, cudaStream_t stream);
 void hc_collapse(const StepData& step, RowSpace rows, HcShape shape, Values h, const float* pre, Values x,
                  cudaStream_t stream);
@@ -68,12 +69,12 @@ struct EngramTable {
   const std::int64_t* offsets = nullptr;
 };
 // Table rows behind each token: [R, (orders - 1) * heads] (backbone.md 6.3). Rows of T.
-void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history, std::int32_t* out,
-                 cudaStream_t stream);
-void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices, int columns,
-                   Values out, cudaStream_t stream);
+void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,
+                 std::int32_t* out, cudaStream_t stream);
+void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices,
+                   int columns, Values out, cudaStream_t stream);
 // backbone.md 6.4. Rows in an image span have gate 0.
-void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight, const float* k_weight,
-                float eps, Values h, Values kv, Values mixed, cudaStream_t stream);
+void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight,
+                const float* k_weight, float eps, Values h, Values kv, Values mixed, cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

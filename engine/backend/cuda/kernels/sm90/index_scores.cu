@@ -69,8 +69,9 @@ struct Scorer {
     for (int i = threadIdx.x; i < kColumns; i += kThreads)
       weights[i] = i / kHeads < run.count ? index_weight(index, run.first + i / kHeads, i % kHeads) : 0.0f;
     if (threadIdx.x < kQueries)
-      entries[threadIdx.x] =
-          static_cast<int>(threadIdx.x) < run.count ? index_list(index, run.first + static_cast<int>(threadIdx.x)).entries : 0;
+      entries[threadIdx.x] = static_cast<int>(threadIdx.x) < run.count
+                                 ? index_list(index, run.first + static_cast<int>(threadIdx.x)).entries
+                                 : 0;
     warpgroup::publish_writes();
     __syncthreads();
   }
@@ -81,7 +82,8 @@ struct Scorer {
     warpgroup::arrive();
 #pragma unroll
     for (int step = 0; step < kIndexSteps; ++step)
-      warpgroup::multiply_registers(products, a[step], queries.at(step / 4 * (kColumns * 128) + step % 4 * 32), step != 0);
+      warpgroup::multiply_registers(products, a[step],
+                                    queries.at(step / 4 * (kColumns * 128) + step % 4 * 32), step != 0);
     warpgroup::commit();
     warpgroup::wait<0>();
     warpgroup::pin(products);
@@ -120,14 +122,16 @@ struct Scorer {
 
   // Sums over heads of every query, then over the quad: each exchange halves what a lane keeps, so that lane l ends with the rows of
   // half l % 2 and every other query.
-  __device__ void finish_tile(const QueryRun& run, const float (&products)[kColumns / 2], const int (&rows)[2], int entry) const {
+  __device__ void finish_tile(const QueryRun& run, const float (&products)[kColumns / 2],
+                              const int (&rows)[2], int entry) const {
     float sums[kQueries][2];
 #pragma unroll
     for (int query = 0; query < kQueries; ++query) {
       sums[query][0] = sums[query][1] = 0.0f;
 #pragma unroll
       for (int column = 0; column < kHeads / 8; ++column) {
-        const float2 both = *reinterpret_cast<const float2*>(weights + query * kHeads + column * 8 + 2 * (lane % 4));
+        const float2 both =
+            *reinterpret_cast<const float2*>(weights + query * kHeads + column * 8 + 2 * (lane % 4));
         const float* four = products + (query * kHeads / 8 + column) * 4;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -168,13 +172,14 @@ __global__ void __launch_bounds__(kThreads) scores_kernel(__grid_constant__ cons
   extern __shared__ __align__(1024) std::uint8_t shared[];
   constexpr int kOperandBytes = kHeads * kQueries * kIndexChannels * 2;
   const int threads = static_cast<int>(threadIdx.x);
-  Scorer<kHeads, kQueries, kCandidates> scorer{index,
-                                  shared,
-                                  reinterpret_cast<float*>(shared + kOperandBytes),
-                                  reinterpret_cast<int*>(shared + kOperandBytes + kHeads * kQueries * sizeof(float)),
-                                  __shfl_sync(0xffffffffu, threads / 128, 0),
-                                  threads % 128 / 32,
-                                  threads % 32};
+  Scorer<kHeads, kQueries, kCandidates> scorer{
+      index,
+      shared,
+      reinterpret_cast<float*>(shared + kOperandBytes),
+      reinterpret_cast<int*>(shared + kOperandBytes + kHeads * kQueries * sizeof(float)),
+      __shfl_sync(0xffffffffu, threads / 128, 0),
+      threads % 128 / 32,
+      threads % 32};
   int count = index.step.counts[index.queries.count];
   count = count < index.first_row + index.row_count ? count : index.first_row + index.row_count;
   const int begin = index.first_row + static_cast<int>(blockIdx.y) * kQueries;
@@ -205,7 +210,8 @@ cudaError_t launch(const IndexScores& index, int blocks_of_device, cudaStream_t 
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const int groups = (index.row_count + kQueries - 1) / kQueries;
-  const std::int64_t useful = (index.most_entries + kKeysOfTile * kWarpgroups - 1) / (kKeysOfTile * kWarpgroups);
+  const std::int64_t useful =
+      (index.most_entries + kKeysOfTile * kWarpgroups - 1) / (kKeysOfTile * kWarpgroups);
   const std::int64_t parts = std::max<std::int64_t>(blocks_of_device / groups, 2);
   const dim3 grid(static_cast<unsigned>(std::min(useful, parts)), static_cast<unsigned>(groups));
   scores_kernel<kHeads, kQueries, kCandidates><<<grid, kThreads, kBytes, stream>>>(index);
@@ -214,16 +220,19 @@ cudaError_t launch(const IndexScores& index, int blocks_of_device, cudaStream_t 
 
 }  // namespace
 
-cudaError_t launch_index_scores_sm90(const IndexScores& index, bool many, int multiprocessors, cudaStream_t stream) {
-  if ((index.heads != 32 && index.heads != 64) || index.keys.shape.code != RecordCode::kMxfp4 || index.row_count < 1 ||
-      index.most_entries < 1 || (many && index.candidates != nullptr))
+cudaError_t launch_index_scores_sm90(const IndexScores& index, bool many, int multiprocessors,
+                                     cudaStream_t stream) {
+  if ((index.heads != 32 && index.heads != 64) || index.keys.shape.code != RecordCode::kMxfp4 ||
+      index.row_count < 1 || index.most_entries < 1 || (many && index.candidates != nullptr))
     return cudaErrorInvalidValue;
   if (many && index.heads == 32) return launch<32, 8, false>(index, multiprocessors, stream);
   if (many) return launch<64, 4, false>(index, multiprocessors, stream);
   const int blocks = 4 * multiprocessors;
   if (index.candidates != nullptr)
-    return index.heads == 32 ? launch<32, 1, true>(index, blocks, stream) : launch<64, 1, true>(index, blocks, stream);
-  return index.heads == 32 ? launch<32, 1, false>(index, blocks, stream) : launch<64, 1, false>(index, blocks, stream);
+    return index.heads == 32 ? launch<32, 1, true>(index, blocks, stream)
+                             : launch<64, 1, true>(index, blocks, stream);
+  return index.heads == 32 ? launch<32, 1, false>(index, blocks, stream)
+                           : launch<64, 1, false>(index, blocks, stream);
 }
 
 }  // namespace deepinfer::backend::cuda

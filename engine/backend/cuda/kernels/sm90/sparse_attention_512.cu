@@ -28,9 +28,9 @@ struct Fused {
 };
 
 struct SharedState {
-  float bias[kStages][kKeyTile];          // 0, or -inf where an entry is no key
-  float shrink[kStages][kHeadsOfBlock];   // of the tile's raised maximum
-  float last[kHeadsOfBlock];              // last_factor of the query
+  float bias[kStages][kKeyTile];         // 0, or -inf where an entry is no key
+  float shrink[kStages][kHeadsOfBlock];  // of the tile's raised maximum
+  float last[kHeadsOfBlock];             // last_factor of the query
   std::uint64_t keys_full[kStages], keys_free[kStages];
   std::uint64_t weights_full[kStages], weights_free[kStages];
   std::uint64_t query_full, query_free, last_full, last_free;
@@ -106,11 +106,14 @@ struct Decoder {
   };
 
   // Of `keys` keys that are NVFP4 records (at least one), the one at `key`; past them the last again.
-  __device__ void load_fp4(const KeyPlace& mine, int keys, int key, uint2& codes, std::uint32_t& scale) const {
+  __device__ void load_fp4(const KeyPlace& mine, int keys, int key, uint2& codes,
+                           std::uint32_t& scale) const {
     const RecordPlace& planes = fused.attention.rows.place;
     const KeyPlace place = place_of_lane(mine, key < keys ? key : keys - 1);
-    codes = load_8(place.base + planes.code_offset + static_cast<std::uint32_t>(place.slot * planes.code_bytes + lane * 8));
-    scale = __ldg(place.base + planes.scale_offset + static_cast<std::uint32_t>(place.slot * planes.scale_bytes + lane));
+    codes = load_8(place.base + planes.code_offset +
+                   static_cast<std::uint32_t>(place.slot * planes.code_bytes + lane * 8));
+    scale = __ldg(place.base + planes.scale_offset +
+                  static_cast<std::uint32_t>(place.slot * planes.scale_bytes + lane));
   }
   __device__ void load_fp4_tile(const KeyPlace& mine, int keys, Fp4Keys& ahead) const {
 #pragma unroll
@@ -119,7 +122,8 @@ struct Decoder {
   }
 
   // Decodes a tile whose first eight keys of this warp are in `ahead`, and fetches the next tile's first eight (next_keys > 0).
-  __device__ void fp4_tile(const KeyPlace& mine, int keys, const KeyPlace& next, int next_keys, Fp4Keys& ahead) {
+  __device__ void fp4_tile(const KeyPlace& mine, int keys, const KeyPlace& next, int next_keys,
+                           Fp4Keys& ahead) {
     warpgroup::barrier_wait(&state.keys_free[stage.index], stage.parity ^ 1);
     const std::uint32_t first = first_chunk();
 #pragma unroll 1
@@ -144,7 +148,8 @@ struct Decoder {
 
   // Decodes the warp's keys [begin, end), all of one source and code; kBatch of them are on their way at a time.
   template <UnitCode kCode, int kBatch>
-  __device__ void segment(const KeyPlace& mine, const Record& record, int begin, int end, std::uint32_t first) const {
+  __device__ void segment(const KeyPlace& mine, const Record& record, int begin, int end,
+                          std::uint32_t first) const {
 #pragma unroll 1
     for (; begin < end; begin += kBatch) {
       Unit units[kBatch];
@@ -170,8 +175,10 @@ struct Decoder {
     // Sources follow each other in the list: ring, step, blocks, none.
 #pragma unroll 1
     for (int begin = 0; begin < kKeysOfWarp;) {
-      const auto source = static_cast<KeySource>(__shfl_sync(0xffffffffu, static_cast<int>(mine.source), begin));
-      const std::uint32_t same = __ballot_sync(0xffffffffu, mine.source == source) & ((1u << kKeysOfWarp) - 1);
+      const auto source =
+          static_cast<KeySource>(__shfl_sync(0xffffffffu, static_cast<int>(mine.source), begin));
+      const std::uint32_t same =
+          __ballot_sync(0xffffffffu, mine.source == source) & ((1u << kKeysOfWarp) - 1);
       const int end = 32 - __clz(same);
       const Record& record = source == KeySource::kRing ? fused.attention.ring : fused.attention.rows;
       if (source == KeySource::kNone) {
@@ -247,7 +254,8 @@ struct Decoder {
       // Rows are the end of the list, so a tile that begins past the window has nothing else.
       const auto fp4_keys = [&](int tile, const KeyPlace& places) {
         if (!fp4 || tile >= tiles || tile * kKeyTile < list.window_keys) return 0;
-        return __popc(__ballot_sync(0xffffffffu, places.source == KeySource::kBlock) & ((1u << kKeysOfWarp) - 1));
+        return __popc(__ballot_sync(0xffffffffu, places.source == KeySource::kBlock) &
+                      ((1u << kKeysOfWarp) - 1));
       };
       Fp4Keys ahead;
       int keys = fp4_keys(0, stream.place);
@@ -402,8 +410,8 @@ struct Summer {
         four[2] *= lower, four[3] *= lower;
       }
     }
-    const auto weights =
-        warpgroup::rows_operand(warpgroup::shared_address(shared + kWeightOffset + stage.index * kWeightBytes));
+    const auto weights = warpgroup::rows_operand(
+        warpgroup::shared_address(shared + kWeightOffset + stage.index * kWeightBytes));
     const auto keys = warpgroup::columns_operand(
         warpgroup::shared_address(shared + stage.index * kTileBytes + half * (kTileBytes / 2)), kPanelBytes);
     warpgroup::pin(sums[0]);
@@ -431,7 +439,9 @@ struct Summer {
       const int head = group * kHeadsOfBlock + warp * 16 + lane / 4 + 8 * side;
       const bool real = head < fused.attention.heads;
       std::uint8_t* out =
-          o + ((static_cast<std::int64_t>(row) * fused.attention.heads + head) * kAttentionChannels + half * 256) * 2;
+          o + ((static_cast<std::int64_t>(row) * fused.attention.heads + head) * kAttentionChannels +
+               half * 256) *
+                  2;
 #pragma unroll
       for (int chunk = 0; chunk < 32; chunk += 4) {
         std::uint32_t words[4];
@@ -508,8 +518,10 @@ __global__ void __launch_bounds__(kThreads, 1) fused_kernel(__grid_constant__ co
 
 }  // namespace
 
-cudaError_t launch_fused_attention(const SparseAttention& attention, int multiprocessors, cudaStream_t stream) {
-  if (attention.heads < 1 || attention.heads > kMostAttentionHeads || attention.window < 1 || multiprocessors < 1)
+cudaError_t launch_fused_attention(const SparseAttention& attention, int multiprocessors,
+                                   cudaStream_t stream) {
+  if (attention.heads < 1 || attention.heads > kMostAttentionHeads || attention.window < 1 ||
+      multiprocessors < 1)
     return cudaErrorInvalidValue;
   const cudaError_t error =
       cudaFuncSetAttribute(fused_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
