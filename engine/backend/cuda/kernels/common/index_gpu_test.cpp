@@ -237,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, IndexTest,
                                            Case{.name = "heads4", .heads = 4},
                                            Case{.name = "heads20", .heads = 20},
                                            Case{.name = "plain", .keys = kPlainKeys}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& entry) { return std::string(entry.param.name); });
 
 // --- selection, against sorting
 

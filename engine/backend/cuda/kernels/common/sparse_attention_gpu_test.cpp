@@ -342,8 +342,8 @@ TEST(SparseAttentionRefusals, ShapesOutsideTheContract) {
   EXPECT_EQ(launch_split_attention(a, nullptr, split_attention_bytes(a) - 1, nullptr), cudaErrorInvalidValue);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, SparseAttentionTest, ::testing::ValuesIn(kCases), [](const auto& info) {
-  std::string name = info.param.name;
+INSTANTIATE_TEST_SUITE_P(Cases, SparseAttentionTest, ::testing::ValuesIn(kCases), [](const auto& entry) {
+  std::string name = entry.param.name;
   std::replace_if(
       name.begin(), name.end(), [](char letter) { return std::isalnum(letter) == 0; }, '_');
   return name;
