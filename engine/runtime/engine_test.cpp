@@ -58,6 +58,15 @@ TEST(Engine, StopsAtEosAndStopIds) {
   stream = engine->submit(request);
   answer = collect(*stream);
   EXPECT_EQ(answer.finish.stop_id, probe[1]);
+
+  // Both kinds of ids are held back before min_tokens.
+  request.ignore_eos = false;
+  request.sampling.min_tokens = 4;
+  stream = engine->submit(request);
+  answer = collect(*stream);
+  ASSERT_GE(answer.ids.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(answer.ids[i] != probe[1] && answer.ids[i] != probe[2]) << i;
 }
 
 TEST(Engine, RefusesBadRequestsAndGoesOn) {
