@@ -16,12 +16,13 @@
 #include <thread>
 
 #include "load/client.h"
-#include "load/served_program.h"
+#include "support/served_program.h"
 
 namespace deepinfer::load {
 namespace {
 
 namespace asio = boost::asio;
+using test::ServedProgram;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRunning = 16;  // requests at a time, as the program does unless told otherwise
