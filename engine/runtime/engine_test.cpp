@@ -69,6 +69,25 @@ TEST(Engine, StopsAtEosAndStopIds) {
     EXPECT_TRUE(answer.ids[i] != probe[1] && answer.ids[i] != probe[2]) << i;
 }
 
+TEST(Engine, NobodyIsToldOfAStreamThatIsGone) {
+  const auto engine = make_engine();
+  const auto told = [&](Stream& stream) {
+    auto reader = std::make_shared<int>(0);
+    stream.on_event([reader] {});
+    return std::weak_ptr<int>(reader);
+  };
+  auto one = engine->submit(request_of({1, 2, 3}, 40));
+  auto other = engine->submit(request_of({4, 5, 6}, 40));
+  const auto first = told(*one), second = told(*other);
+  EXPECT_FALSE(first.expired() || second.expired());
+  *one = std::move(*other);
+  EXPECT_TRUE(first.expired());
+  EXPECT_FALSE(second.expired());
+  { const Stream last = std::move(*one); }
+  EXPECT_TRUE(second.expired());
+  expect_all_free(*engine);
+}
+
 TEST(Engine, RefusesBadRequestsAndGoesOn) {
   fake::CoreOptions core;
   core.replay = false;

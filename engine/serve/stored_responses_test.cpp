@@ -94,7 +94,10 @@ TEST_F(StoredResponsesTest, ItemsAreNamedByTheirIds) {
   EXPECT_EQ(at(named, {"usage", "input_tokens"}), at(whole, {"usage", "input_tokens"}));
   EXPECT_EQ(at(at(named, {"output"}).items()[0], {"content"}),
             at(at(whole, {"output"}).items()[0], {"content"}));
-  EXPECT_EQ(called("GET", place_of(named, "/input_items")), called("GET", place_of(whole, "/input_items")));
+  const JsonValue kept = called("GET", place_of(named, "/input_items?order=asc"));
+  ASSERT_EQ(at(kept, {"data"}).size(), 3U);
+  EXPECT_EQ(at(kept, {"data", "0"}), input.items()[0]);
+  EXPECT_EQ(at(kept, {"data", "1", "id"}), at(output.items()[0], {"id"}));
   // Of another tenant, of no response, of one that is gone.
   const std::string body = ask(after(reference(input.items()[0]), reference(output.items()[0])));
   EXPECT_EQ(at(posted(kPath, body, 400, kSecond), {"error", "param"}), JsonValue("input"));
