@@ -88,7 +88,7 @@ class Company {
     Connection connection(program_.port(), slow());
     text::JsonValue body = question.body;
     body.set("stream", !question.whole_only);
-    connection.ask("POST", path_of(question.dialect), text::write_json(body), way.key);
+    connection.ask("POST", path_of(question.dialect), text::write_json(body), way.key, true);
     if (bytes > 500) connection.await(bytes);
     ++gone_;
   }
@@ -102,7 +102,7 @@ class Company {
 };
 
 TEST(HttpAgreement, AmongStrangersWhoComeAndGo) {
-  const int things = setting("DEEPINFER_HTTP_AGREEMENT_REQUESTS", 40);
+  const int things = setting("DEEPINFER_HTTP_AGREEMENT_REQUESTS", 30);
   const auto seed = static_cast<std::uint32_t>(setting("DEEPINFER_HTTP_AGREEMENT_SEED", 1));
   const auto program = serve("exact", {"--max-sequences", "3", "--step-tokens", "64"});
   Company company(program, seed);

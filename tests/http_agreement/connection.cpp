@@ -26,9 +26,10 @@ Connection::Connection(std::uint16_t port, Reading reading)
 }
 
 void Connection::ask(std::string_view method, std::string_view path, std::string_view body,
-                     std::string_view key) {
+                     std::string_view key, bool last) {
   std::string bytes = std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: test\r\n";
   bytes += "Authorization: Bearer " + std::string(key) + "\r\n";
+  if (last) bytes += "Connection: close\r\n";
   bytes += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n";
   bytes += body;
   asio::write(socket_, asio::buffer(bytes));

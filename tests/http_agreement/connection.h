@@ -30,10 +30,12 @@ class Connection {
   // Throws boost::system::system_error when nobody listens.
   Connection(std::uint16_t port, Reading reading);
 
-  void ask(std::string_view method, std::string_view path, std::string_view body, std::string_view key);
+  // `last`: the server is to close the connection behind the answer.
+  void ask(std::string_view method, std::string_view path, std::string_view body, std::string_view key,
+           bool last = false);
   // The next answer, to its end.
   RawAnswer read();
-  // At least so many bytes of the next answer, which stay to be read; false: it ended before.
+  // Waits for so many bytes, which stay to be read; false: the connection was closed before, as behind a last answer.
   bool await(std::size_t bytes);
 
  private:

@@ -206,7 +206,7 @@ void be_a_stranger(const test::ServedProgram& program, std::uint32_t seed, const
     Connection connection(program.port(), fast());
     text::JsonValue body = question.body;
     body.set("stream", !question.whole_only);
-    connection.ask("POST", path_of(question.dialect), text::write_json(body), patient_key(kStranger));
+    connection.ask("POST", path_of(question.dialect), text::write_json(body), patient_key(kStranger), true);
     if (random() % 3 != 0) connection.await(random() % 8000);
   }
 }
