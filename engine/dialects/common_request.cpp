@@ -179,15 +179,23 @@ std::string read_caller(const JsonValue& body) {
 
 void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context,
                      Findings& findings, Request& request) {
-  const auto value = unsigned_field(findings, body, key, "", 0xFFFFFFFFU);
-  if (!value) return;
-  const std::uint32_t bound =
-      request.conversation.thinking ? context.thinking_max_tokens : context.chat_max_tokens;
-  const bool lowers = request.dialect == Dialect::kMessages;
-  if (*value < 1 || (*value > bound && !lowers))
-    findings.semantic(
-        fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}]", bound));
-  request.sampling.max_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(*value, bound));
+  SamplingOptions& sampling = request.sampling;
+  if (const auto value = unsigned_field(findings, body, key, "", 0xFFFFFFFFU)) {
+    const std::uint32_t bound =
+        request.conversation.thinking ? context.thinking_max_tokens : context.chat_max_tokens;
+    const bool lowers = request.dialect == Dialect::kMessages;
+    if (*value < 1 || (*value > bound && !lowers))
+      findings.semantic(
+          fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}]", bound));
+    sampling.max_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(*value, bound));
+  }
+  if (sampling.max_tokens && sampling.min_tokens > *sampling.max_tokens) {
+    RequestError error;
+    error.param = "min_tokens";
+    error.message = fmt::format("Invalid min_tokens value, {} is above {}, which is {}", sampling.min_tokens,
+                                key, *sampling.max_tokens);
+    findings.add(std::move(error));
+  }
 }
 
 void settle_sampling(const RequestContext& context, bool top_p_given, Request& request) {

@@ -33,7 +33,8 @@ void read_stops(const JsonValue& body, Findings& findings, Request& request);
 std::string read_caller(const JsonValue& body);
 // A token id written as a whole number that is not negative.
 std::optional<std::int32_t> token_id(std::string_view text);
-// The limit on new tokens. Messages lowers a larger value to the bound, the others refuse it.
+// The limit on new tokens, behind read_sampling: min_tokens above it is a fault. Messages lowers a larger value to the
+// bound, the others refuse it.
 void read_max_tokens(const JsonValue& body, std::string_view key, const RequestContext& context,
                      Findings& findings, Request& request);
 // What the package makes of the sampling values once thinking and tools are known (recipe.md 7.1, 7.3).

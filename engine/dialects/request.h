@@ -71,6 +71,8 @@ struct RequestContext {
   // Responses: input and output items, one list, of the stored response that a request goes on from. Unset: the request is
   // read as if it named none, for tools that have no server behind them.
   std::function<Parsed<text::JsonValue>(const std::string& id)> earlier_items;
+  // Responses: the item of a stored response that an item_reference names. Unset: references leave nothing, likewise.
+  std::function<Parsed<text::JsonValue>(const std::string& id)> stored_item;
   bool store_responses = false;
   std::uint32_t thinking_max_tokens = kMaxTokensBound;
   std::uint32_t chat_max_tokens = kMaxTokensBound;

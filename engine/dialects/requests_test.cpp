@@ -63,6 +63,36 @@ TEST(ChatRequest, BadValuesNameTheField) {
   EXPECT_NE(message_of(R"("min_p":2)").find("min_p"), std::string::npos);
 }
 
+TEST(Requests, LimitsOnTokensThatCannotBeKept) {
+  struct Case {
+    Dialect dialect;
+    const char* body;
+    const char* limit;
+  };
+  for (const Case& one :
+       {Case{Dialect::kChat, R"("messages":[{"role":"user","content":"u"}])", "max_tokens"},
+        Case{Dialect::kChat, R"("messages":[{"role":"user","content":"u"}])", "max_completion_tokens"},
+        Case{Dialect::kCompletions, R"("prompt":"u")", "max_tokens"},
+        Case{Dialect::kResponses, R"("input":"u")", "max_output_tokens"},
+        Case{Dialect::kMessages, R"("messages":[{"role":"user","content":"u"}])", "max_tokens"}}) {
+    const auto body = [&](int most, int least) {
+      return R"({"model":"m",)" + std::string(one.body) + ",\"" + one.limit + "\":" + std::to_string(most) +
+             R"(,"min_tokens":)" + std::to_string(least) + "}";
+    };
+    const RequestError none = refused(one.dialect, body(0, 0));
+    EXPECT_EQ(none.status, 400);
+    EXPECT_NE(none.message.find("max_tokens"), std::string::npos) << none.message;
+    const RequestError above = refused(one.dialect, body(3, 4));
+    EXPECT_EQ(above.status, 400);
+    EXPECT_EQ(above.param, "min_tokens");
+    EXPECT_NE(above.message.find(one.limit), std::string::npos) << above.message;
+    EXPECT_EQ(accepted(one.dialect, body(4, 4)).sampling.min_tokens, 4U);
+  }
+  // 16 tokens, unless the request says otherwise.
+  EXPECT_EQ(refused(Dialect::kCompletions, R"({"model":"m","prompt":"u","min_tokens":17})").param,
+            "min_tokens");
+}
+
 TEST(CompletionsRequest, PromptsOfEveryForm) {
   const auto prompts = [](std::string_view prompt) {
     const Request request =
@@ -117,6 +147,24 @@ TEST(ResponsesRequest, GoesOnFromStoredItems) {
   EXPECT_EQ(write_json(request->input_items.items()[4]),
             R"({"type":"message","role":"user","content":[{"type":"input_text","text":"two"}]})");
   EXPECT_FALSE(read(R"("input":"a","previous_response_id":"resp_2")").ok());
+
+  const char* referring = R"("input":[{"type":"item_reference","id":"msg_1"},{"role":"user","content":"b"}])";
+  EXPECT_EQ(read(referring)->conversation.messages.size(), 1U);  // no server behind it
+  with.stored_item = [](const std::string& id) -> Parsed<text::JsonValue> {
+    if (id != "msg_1") return RequestError{};
+    return text::read_json(R"({"type":"message","role":"assistant","id":"msg_1","content":"said"})").value();
+  };
+  const auto resolved = read(referring);
+  ASSERT_TRUE(resolved.ok()) << resolved.error().message;
+  ASSERT_EQ(resolved->conversation.messages.size(), 2U);
+  EXPECT_EQ(resolved->conversation.messages[0].role, text::Role::kAssistant);
+  EXPECT_EQ(resolved->conversation.messages[0].text(), "said");
+  EXPECT_EQ(
+      write_json(resolved->input_items.items()[0]),
+      R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"said"}],"id":"msg_1"})");
+  EXPECT_FALSE(
+      read(R"("input":[{"type":"item_reference","id":"msg_2"},{"role":"user","content":"b"}])").ok());
+  EXPECT_FALSE(read(R"("input":[{"type":"item_reference"},{"role":"user","content":"b"}])").ok());
   EXPECT_FALSE(read(R"("input":"a","store":false)")->store);
   EXPECT_FALSE(accepted(Dialect::kResponses, R"({"model":"m","input":"a"})").store);
 }

@@ -1,4 +1,5 @@
 // Responses request bodies: recipe.md 7.2.
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -127,6 +128,28 @@ class Reader {
     request_.input_items = std::move(*items);
   }
 
+  static bool is_reference(const JsonValue& item) {
+    const JsonValue* type = item.find("type");
+    return type != nullptr && *type == JsonValue("item_reference");
+  }
+
+  // The input with the stored items in place of its references to them; nothing when it has none.
+  std::optional<JsonValue> resolve_references(const JsonValue& value) {
+    const std::vector<JsonValue>& items = value.items();
+    if (!context_.stored_item || std::none_of(items.begin(), items.end(), is_reference)) return std::nullopt;
+    JsonValue resolved = JsonValue::array();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!is_reference(items[i])) {
+        resolved.push(items[i]);
+        continue;
+      }
+      auto found = context_.stored_item(required_string(findings_, items[i], "id", index_path("input", i)));
+      if (!found.ok()) findings_.add(found.error());
+      if (found.ok()) resolved.push(std::move(*found));
+    }
+    return resolved;
+  }
+
   // A copy of the input as items with all that a reader of them expects.
   void keep_input(const JsonValue& value) {
     if (!request_.store) return;
@@ -164,6 +187,8 @@ class Reader {
         findings_.semantic("Either input or instructions must be provided");
       return close_reasoning();
     }
+    const std::optional<JsonValue> resolved = resolve_references(*value);
+    if (resolved) value = &*resolved;
     keep_input(*value);
     if (value->is_string()) {
       close_reasoning();

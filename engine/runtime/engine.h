@@ -97,7 +97,7 @@ class Stream {
   // Waits for at most `timeout_ms`; nullopt when nothing came.
   std::optional<Event> next_within(std::int64_t timeout_ms);
   // `called` runs on the engine's thread after each event from now on, and once now; it must be short and must not use
-  // the stream. For readers that cannot wait in a thread of their own.
+  // the stream. Not after the handle is dropped. For readers that cannot wait in a thread of their own.
   void on_event(std::function<void()> called);
   // Usage::cached_tokens, known from the first token on: for readers that do not wait for the Finish.
   std::int64_t cached_tokens() const;

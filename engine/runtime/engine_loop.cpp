@@ -153,7 +153,9 @@ Result<Stream> Engine::Loop::submit(Request request) {
   // What grows with the prompt and the vocabulary keeps nobody else waiting.
   arrival.tenant = active->tenant;
   if (keys) keys->extend(active->chain, {active->request.prompt, active->images});
-  active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt);
+  std::vector<std::int32_t> endings = options_.eos_ids;
+  endings.insert(endings.end(), active->request.stop_ids.begin(), active->request.stop_ids.end());
+  active->sampler.emplace(active->request.sampling, seed, never_, active->request.prompt, std::move(endings));
   std::shared_ptr<Stream::Shared> stream;
   {
     const std::lock_guard lock(signal_->mutex);

@@ -58,6 +58,34 @@ TEST(Engine, StopsAtEosAndStopIds) {
   stream = engine->submit(request);
   answer = collect(*stream);
   EXPECT_EQ(answer.finish.stop_id, probe[1]);
+
+  // Both kinds of ids are held back before min_tokens.
+  request.ignore_eos = false;
+  request.sampling.min_tokens = 4;
+  stream = engine->submit(request);
+  answer = collect(*stream);
+  ASSERT_GE(answer.ids.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(answer.ids[i] != probe[1] && answer.ids[i] != probe[2]) << i;
+}
+
+TEST(Engine, NobodyIsToldOfAStreamThatIsGone) {
+  const auto engine = make_engine();
+  const auto told = [&](Stream& stream) {
+    auto reader = std::make_shared<int>(0);
+    stream.on_event([reader] {});
+    return std::weak_ptr<int>(reader);
+  };
+  auto one = engine->submit(request_of({1, 2, 3}, 40));
+  auto other = engine->submit(request_of({4, 5, 6}, 40));
+  const auto first = told(*one), second = told(*other);
+  EXPECT_FALSE(first.expired() || second.expired());
+  *one = std::move(*other);
+  EXPECT_TRUE(first.expired());
+  EXPECT_FALSE(second.expired());
+  { const Stream last = std::move(*one); }
+  EXPECT_TRUE(second.expired());
+  expect_all_free(*engine);
 }
 
 TEST(Engine, RefusesBadRequestsAndGoesOn) {

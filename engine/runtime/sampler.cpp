@@ -104,6 +104,8 @@ Result<void> check_sampling(const SamplingParams& params, int vocab) {
   }
   DI_TRY(check_ids("allowed_ids", params.allowed_ids, vocab));
   DI_TRY(check_ids("banned_ids", params.banned_ids, vocab));
+  if (params.min_tokens < 0)
+    return out_of_range("min_tokens", std::to_string(params.min_tokens), "at least 0");
   if (params.top_logprobs < 0 || params.top_logprobs > kMaxLogprobs) {
     return out_of_range("top_logprobs", std::to_string(params.top_logprobs),
                         "0 to " + std::to_string(kMaxLogprobs));
@@ -115,8 +117,9 @@ Result<void> check_sampling(const SamplingParams& params, int vocab) {
 }
 
 Sampler::Sampler(const SamplingParams& params, std::uint64_t seed,
-                 std::shared_ptr<const std::vector<std::uint8_t>> never, std::span<const std::int32_t> prompt)
-    : params_(params), seed_(seed), never_(std::move(never)) {
+                 std::shared_ptr<const std::vector<std::uint8_t>> never, std::span<const std::int32_t> prompt,
+                 std::vector<std::int32_t> endings)
+    : params_(params), seed_(seed), never_(std::move(never)), endings_(std::move(endings)) {
   const std::size_t vocab = never_->size();
   if (!params_.allowed_ids.empty()) {
     allowed_.assign(vocab, 0);
@@ -132,6 +135,7 @@ Sampler::Sampler(const SamplingParams& params, std::uint64_t seed,
 }
 
 void Sampler::accept(std::int32_t id) {
+  ++produced_;
   if (!seen_.empty()) seen_[at(id)] = 1;
   if (!produced_count_.empty()) ++produced_count_[at(id)];
 }
@@ -143,6 +147,9 @@ void Sampler::restrict_ids(std::span<float> logits) const {
     }
   }
   for (const std::int32_t id : params_.banned_ids)
+    logits[at(id)] = kRemoved;
+  if (produced_ >= params_.min_tokens) return;
+  for (const std::int32_t id : endings_)
     logits[at(id)] = kRemoved;
 }
 

@@ -2,7 +2,7 @@
 //
 //   1  ids that the engine never samples are removed (rows of the head without a token, placeholders)
 //   2  log-probabilities are taken here: of the model's own distribution, before anything below
-//   3  allowed_ids, banned_ids
+//   3  allowed_ids, banned_ids, before min_tokens the ids that end the answer
 //   4  logit_bias
 //   5  repetition penalty (prompt and produced ids: positive logits divided, negative ones multiplied), then
 //      frequency penalty (times the count) and presence penalty (produced ids) subtracted
@@ -39,13 +39,15 @@ struct SamplerScratch {
 class Sampler {
  public:
   // `never` has `vocab` flags, 1 = never sampled; it is shared by all requests of an engine. `params` have been checked.
+  // `endings`: ids below `vocab` that end the answer, which min_tokens holds back.
   Sampler(const SamplingParams& params, std::uint64_t seed,
-          std::shared_ptr<const std::vector<std::uint8_t>> never, std::span<const std::int32_t> prompt);
+          std::shared_ptr<const std::vector<std::uint8_t>> never, std::span<const std::int32_t> prompt,
+          std::vector<std::int32_t> endings = {});
 
   // Chooses the token for `position` from logits [vocab]. kInternal when a logit that counts is NaN or +inf, or no id is left
   // (kInvalidArgument: the request's own restrictions removed all of them).
   Result<Token> sample(std::span<const float> logits, std::int64_t position, SamplerScratch& scratch) const;
-  // The token was accepted: penalties see it from now on.
+  // The token was accepted: penalties and min_tokens see it from now on.
   void accept(std::int32_t id);
 
  private:
@@ -57,6 +59,8 @@ class Sampler {
   SamplingParams params_;
   std::uint64_t seed_;
   std::shared_ptr<const std::vector<std::uint8_t>> never_;
+  std::vector<std::int32_t> endings_;
+  std::int64_t produced_ = 0;
   std::vector<std::uint8_t> allowed_;         // [vocab] when allowed_ids is given
   std::vector<std::uint8_t> seen_;            // [vocab] when the repetition penalty acts: in prompt or output
   std::vector<std::int32_t> produced_count_;  // [vocab] when presence or frequency penalty act

@@ -279,6 +279,23 @@ TEST(Sampler, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(sample(greedy(), kLogits).top.size(), 0U);
 }
 
+TEST(Sampler, IdsThatEndTheAnswerWaitForMinTokens) {
+  const std::vector<float> logits = {0, 9, 5, 7};
+  SamplingParams params = greedy();
+  params.min_tokens = 2;
+  params.logprobs = true;
+  Sampler sampler(params, 1, none_banned(logits.size()), {}, {1, 3});
+  SamplerScratch scratch;
+  for (const std::int32_t expected : {2, 2, 1}) {
+    const auto token = sampler.sample(logits, 0, scratch);
+    ASSERT_TRUE(token.ok());
+    EXPECT_EQ(token->id, expected);
+    // What is reported is the model's own distribution all the same.
+    EXPECT_FLOAT_EQ(token->logprob, sample(params, logits).logprob - (expected == 2 ? 4.0F : 0.0F));
+    sampler.accept(token->id);
+  }
+}
+
 TEST(Sampler, BrokenLogitsAreAnError) {
   SamplerScratch scratch;
   for (const float broken :
@@ -314,6 +331,7 @@ TEST(Sampler, ChecksRanges) {
   refused([](auto& p) { p.logit_bias = {{1, std::numeric_limits<float>::infinity()}}; });
   refused([](auto& p) { p.allowed_ids = {-1}; });
   refused([](auto& p) { p.banned_ids = {10}; });
+  refused([](auto& p) { p.min_tokens = -1; });
   refused([](auto& p) { p.top_logprobs = 1; });
   refused([](auto& p) {
     p.logprobs = true;

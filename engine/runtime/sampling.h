@@ -23,6 +23,7 @@ struct SamplingParams {
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // id, added to its logit
   std::vector<std::int32_t> allowed_ids;                   // empty = all; else nothing else is sampled
   std::vector<std::int32_t> banned_ids;                    // never sampled
+  std::int64_t min_tokens = 0;  // before so many no id that ends the answer is sampled
   std::optional<std::uint64_t>
       seed;               // the same seed, prompt and parameters give the same tokens; drawn if absent
   bool logprobs = false;  // report the log-probability of each token

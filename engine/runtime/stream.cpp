@@ -31,17 +31,26 @@ void Stream::Shared::request_cancel() {
   signal->wake();
 }
 
+void Stream::Shared::abandon() {
+  std::function<void()> gone;  // destroyed outside of the lock
+  {
+    const std::lock_guard lock(mutex);
+    gone.swap(listener);
+  }
+  request_cancel();
+}
+
 Stream::Stream(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 Stream::Stream(Stream&&) noexcept = default;
 
 Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this != &other && shared_ != nullptr) shared_->request_cancel();
+  if (this != &other && shared_ != nullptr) shared_->abandon();
   shared_ = std::move(other.shared_);
   return *this;
 }
 
 Stream::~Stream() {
-  if (shared_ != nullptr) shared_->request_cancel();
+  if (shared_ != nullptr) shared_->abandon();
 }
 
 RequestId Stream::id() const {

@@ -32,6 +32,8 @@ struct Stream::Shared {
   // Engine side. Nothing is pushed after a Finish.
   void push(Event event);
   void request_cancel();
+  // The reader is gone: whatever it is told through may be gone too, so `listener` does not run any more.
+  void abandon();
 
   const RequestId id;
   std::atomic<std::int64_t> cached_tokens = 0;

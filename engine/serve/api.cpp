@@ -283,6 +283,7 @@ dialects::RequestContext Api::context(const KeyOwner& owner) {
   context.any_model = !options_.strict_model_names;
   context.store_responses = store_.enabled();
   context.earlier_items = [this, owner](const std::string& id) { return earlier_items(owner, id); };
+  context.stored_item = [this, owner](const std::string& id) { return stored_item(owner, id); };
   return context;
 }
 

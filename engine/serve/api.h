@@ -100,6 +100,7 @@ class Api {
   dialects::RequestContext context(const KeyOwner& owner);
   // RequestContext: same name.
   dialects::Parsed<text::JsonValue> earlier_items(const KeyOwner& owner, const std::string& id);
+  dialects::Parsed<text::JsonValue> stored_item(const KeyOwner& owner, const std::string& id);
   // Takes over what the file holds, and keeps it up to date.
   void use(ResponseFile& file);
   // Stores the response as one in progress, and what becomes of it when it is over.

@@ -79,6 +79,21 @@ TEST_F(ServerTest, TokensThereAndBack) {
   EXPECT_EQ(post("/detokenize", R"({"tokens":[99999999]})").status, 400);
 }
 
+// Every id is one that leaves nothing: the answer makes progress and has nothing to say.
+TEST_F(ServerTest, SilentStreamsShowLifeOnceIn) {
+  const std::string eos = std::to_string(demo().tokenizer().control().end_of_sentence);
+  const std::string body =
+      chat(R"(,"max_tokens":40,"ignore_eos":true,"stream":true,"logit_bias":{")" + eos + "\":100}");
+  for (const bool impatient : {false, true}) {
+    ServerOptions options;
+    options.keep_alive_ms = impatient ? 1 : 600'000;
+    start_ready(options);
+    const Answer answer = post("/v1/chat/completions", body);
+    EXPECT_NE(answer.body.find(R"("finish_reason":"length")"), std::string::npos) << answer.body;
+    EXPECT_EQ(answer.body.find(": keep-alive") != std::string::npos, impatient);
+  }
+}
+
 TEST_F(ServerTest, BeforeTheModelIsThere) {
   start();
   Client one = client();

@@ -237,12 +237,19 @@ asio::awaitable<void> Session::send_stream(HttpReply& reply) {
   const auto wake = std::make_shared<SessionWake>(stream_.get_executor());
   reply.answer->on_progress([wake] { wake->notify(); });
   std::string text;
+  // Progress need not be anything to say: ids of markup are none.
+  const milliseconds longest_silence(options_.keep_alive_ms);
+  auto spoke = std::chrono::steady_clock::now();
   for (bool more = true; more;) {
-    co_await wake->wait(options_.keep_alive_ms);
+    const auto silent = std::chrono::steady_clock::now() - spoke;
+    const auto rest = std::chrono::ceil<milliseconds>(longest_silence - silent);
+    co_await wake->wait(std::max<std::int64_t>(0, rest.count()));
     text.clear();
     more = reply.answer->advance(text);
-    if (text.empty() && more) text = reply.answer->keep_alive();
+    const bool too_long = std::chrono::steady_clock::now() - spoke >= longest_silence;
+    if (text.empty() && more && too_long) text = reply.answer->keep_alive();
     if (text.empty()) continue;
+    spoke = std::chrono::steady_clock::now();
     if (version_ >= 11) text = chunk(text);
     const bool sent = co_await send_text(text);
     if (!sent) co_return;

@@ -106,6 +106,27 @@ dialects::Parsed<JsonValue> Api::earlier_items(const KeyOwner& owner, const std:
   return items;
 }
 
+dialects::Parsed<JsonValue> Api::stored_item(const KeyOwner& owner, const std::string& id) {
+  // Ids of ours have that of their response in them: msg_resp_1_0.
+  constexpr std::string_view kMark = "resp_";
+  const std::size_t begin = std::min(id.find(kMark), id.size());
+  const std::size_t end = std::min(id.find('_', begin + kMark.size()), id.size());
+  if (const auto stored = store_.find(owner.tenant, id.substr(begin, end - begin))) {
+    const JsonValue response = read_stored(stored->response), input = read_stored(stored->input);
+    for (const JsonValue* list : {response.find("output"), &input}) {
+      for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+        const JsonValue* name = list->items()[i].find("id");
+        if (name != nullptr && *name == JsonValue(id)) return list->items()[i];
+      }
+    }
+  }
+  dialects::RequestError error = dialects::server_error(
+      400,
+      fmt::format("Item with id '{}' not found: it is of no response that is stored.", id.substr(0, 100)));
+  error.param = "input";
+  return error;
+}
+
 void Api::use(ResponseFile& file) {
   struct Row {
     std::string tenant, id;

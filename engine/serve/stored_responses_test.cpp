@@ -75,6 +75,38 @@ TEST_F(StoredResponsesTest, StoreFalseLeavesNothing) {
   called("GET", place_of(made), 404);
 }
 
+// A reference to an item is the item.
+TEST_F(StoredResponsesTest, ItemsAreNamedByTheirIds) {
+  const JsonValue first = create(R"("Who are you?")");
+  const JsonValue output = at(first, {"output"});
+  ASSERT_EQ(output.size(), 1U);
+  const JsonValue input = at(called("GET", place_of(first, "/input_items")), {"data"});
+  ASSERT_EQ(input.size(), 1U);
+  const auto after = [](JsonValue asked, JsonValue said) {
+    const JsonValue next = JsonValue::object({{"role", "user"}, {"content", "And?"}});
+    return text::write_json(JsonValue::array({std::move(asked), std::move(said), next}));
+  };
+  const auto reference = [](const JsonValue& item) {
+    return JsonValue::object({{"type", "item_reference"}, {"id", at(item, {"id"})}});
+  };
+  const JsonValue whole = create(after(input.items()[0], output.items()[0]));
+  const JsonValue named = create(after(reference(input.items()[0]), reference(output.items()[0])));
+  EXPECT_EQ(at(named, {"usage", "input_tokens"}), at(whole, {"usage", "input_tokens"}));
+  EXPECT_EQ(at(at(named, {"output"}).items()[0], {"content"}),
+            at(at(whole, {"output"}).items()[0], {"content"}));
+  const JsonValue kept = called("GET", place_of(named, "/input_items?order=asc"));
+  ASSERT_EQ(at(kept, {"data"}).size(), 3U);
+  EXPECT_EQ(at(kept, {"data", "0"}), input.items()[0]);
+  EXPECT_EQ(at(kept, {"data", "1", "id"}), at(output.items()[0], {"id"}));
+  // Of another tenant, of no response, of one that is gone.
+  const std::string body = ask(after(reference(input.items()[0]), reference(output.items()[0])));
+  EXPECT_EQ(at(posted(kPath, body, 400, kSecond), {"error", "param"}), JsonValue("input"));
+  for (const char* id : {"msg_1", "resp_", "", "msg_resp_0_0"})
+    posted(kPath, ask(R"([{"type":"item_reference","id":")" + std::string(id) + "\"}]"), 400, kFirst);
+  called("DELETE", place_of(first));
+  posted(kPath, body, 400, kFirst);
+}
+
 // What goes on from a response is what the client would get for the whole history.
 TEST_F(StoredResponsesTest, GoesOnFromAnEarlierOne) {
   const JsonValue first = create(R"("Who are you?")", R"(,"instructions":"Be brief.")");

@@ -9,6 +9,8 @@ TurnRequest turn_request(const dialects::Request& request) {
   turn.max_tokens = options.max_tokens.value_or(0);
   turn.stops = request.stops;
   turn.stop_ids = options.stop_token_ids;
+  turn.ignore_eos = options.ignore_eos;
+  turn.sampling.min_tokens = options.min_tokens;
   turn.sampling.temperature = options.temperature;
   turn.sampling.top_p = options.top_p;
   turn.sampling.top_k = static_cast<int>(options.top_k.value_or(0));

@@ -32,6 +32,14 @@ Result<void> check_stops(const std::vector<std::string>& stops) {
   return {};
 }
 
+// What ends an answer, and what does not.
+void set_ends(const TurnRequest& request, text::ParserOptions& options) {
+  options.stops = request.stops;
+  options.stop_ids = request.stop_ids;
+  options.ignore_eos = request.ignore_eos;
+  options.min_tokens = static_cast<std::size_t>(request.sampling.min_tokens);
+}
+
 }  // namespace
 
 struct Turn::State {
@@ -225,8 +233,7 @@ Result<text::ParserOptions> Service::parser_options(const TurnRequest& request,
   options.stop_in_reasoning = request.stop_in_reasoning;
   options.include_stop = request.include_stop;
   options.surface_stray_calls = request.surface_stray_calls;
-  options.stops = request.stops;
-  options.stop_ids = request.stop_ids;
+  set_ends(request, options);
   return options;
 }
 
@@ -288,8 +295,7 @@ Result<EncodedTurn> Service::encode(const RawPrompt& raw, const TurnRequest& req
   }
   encoded.parser.start = text::ParserStart::kContentContinuation;
   encoded.parser.raw = true;
-  encoded.parser.stops = request.stops;
-  encoded.parser.stop_ids = request.stop_ids;
+  set_ends(request, encoded.parser);
   return encoded;
 }
 
@@ -300,6 +306,7 @@ Result<Turn> Service::start(const TurnRequest& request, EncodedTurn encoded) {
   ids.sampling = request.sampling;
   ids.max_tokens = request.max_tokens;
   ids.stop_ids = request.stop_ids;
+  ids.ignore_eos = request.ignore_eos;
   ids.mode = request.mode;
   ids.tenant = request.tenant;
   ids.priority = request.priority;

@@ -127,6 +127,26 @@ TEST_F(TurnTest, KnowsItsModel) {
               options.never_sampled.end());
 }
 
+TEST_F(TurnTest, EndsThatAreIgnoredOrComeTooSoon) {
+  // EOS is made the likeliest id, so that it comes first wherever it may.
+  const std::int32_t eos = service_->tokenizer().control().end_of_sentence;
+  TurnRequest made = request(12, true);
+  made.sampling.temperature = 0;
+  made.sampling.logit_bias = {{eos, 1000.0F}};
+  EXPECT_EQ(run(made).usage.completion_tokens, 1);
+  made.ignore_eos = true;
+  TurnResult result = run(made);
+  EXPECT_EQ(result.usage.completion_tokens, 12);
+  EXPECT_EQ(result.output.outcome.finish, text::FinishReason::kLength);
+  EXPECT_EQ(result.output.content, "");
+  made.ignore_eos = false;
+  made.sampling.min_tokens = 7;
+  result = run(made);
+  EXPECT_EQ(result.usage.completion_tokens, 8);
+  EXPECT_EQ(result.output.outcome.finish, text::FinishReason::kStop);
+  EXPECT_NE(result.output.content, "");
+}
+
 TEST_F(TurnTest, AnswersWithTheTextOfItsIds) {
   const TurnRequest made = request();
   const TurnResult result = run(made);

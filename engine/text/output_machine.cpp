@@ -198,6 +198,10 @@ void OutputMachine::feed_text(Symbol symbol) {
       continue;
     }
     if (branch.matcher.feed(symbol)) {
+      if (branch.found == Found::kStop && token_ < options_.min_tokens) {
+        branch.matcher.reset();
+        continue;
+      }
       release(held_.size() - held_from_ - branch.matcher.length());
       return found(branch, symbol);
     }

@@ -55,6 +55,7 @@ class OutputParser::Machine {
   Machine(const Tokenizer& tokenizer, ParserOptions options)
       : tokenizer_(tokenizer),
         match_text_(options.match_text),
+        ignore_eos_(options.ignore_eos),
         stop_ids_(options.stop_ids),
         markers_(tokenizer.token_bytes(tokenizer.control().end_think),
                  tokenizer.token_bytes(tokenizer.control().dsml)),
@@ -62,7 +63,7 @@ class OutputParser::Machine {
     const ControlIds& control = tokenizer.control();
     for (const TokenId id : {control.end_of_sentence, control.begin_of_sentence, control.user, control.system,
                              control.assistant, control.latest_reminder}) {
-      if (id != kNoToken) stop_ids_.push_back(id);
+      if (id != kNoToken) eos_ids_.push_back(id);
     }
   }
 
@@ -117,10 +118,15 @@ class OutputParser::Machine {
   }
 
   void take(TokenId id) {
-    if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) {
+    const auto in = [id](const std::vector<TokenId>& ids) {
+      return std::find(ids.begin(), ids.end(), id) != ids.end();
+    };
+    const bool eos = in(eos_ids_);
+    if (in(stop_ids_) || (eos && !ignore_eos_)) {
       stop_id_ = id;
       return;
     }
+    if (eos) return;
     if (tokenizer_.is_placeholder(id)) {
       ++dropped_ids_;
       return;
@@ -133,8 +139,8 @@ class OutputParser::Machine {
   }
 
   const Tokenizer& tokenizer_;
-  bool match_text_;
-  std::vector<TokenId> stop_ids_;
+  bool match_text_, ignore_eos_;
+  std::vector<TokenId> stop_ids_, eos_ids_;
   TextMarkers markers_;
   OutputMachine machine_;
   ParserOutcome outcome_;

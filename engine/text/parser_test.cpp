@@ -296,6 +296,44 @@ TEST(OutputParser, StopStringsAndTheirSwitches) {
   EXPECT_EQ(output.content, "");
 }
 
+TEST(OutputParser, IgnoredEndsLeaveNothingAndStopIdsStillEnd) {
+  ParserOptions options;
+  options.ignore_eos = true;
+  const std::string text = "Hi<｜end▁of▁sentence｜> there<｜User｜>!";
+  const auto ids = v41().encode_with_specials(text);
+  ParsedOutput output = parse(options, text, FinishReason::kLength);
+  EXPECT_EQ(output.content, "Hi there!");
+  EXPECT_EQ(output.outcome.finish, FinishReason::kLength);
+  EXPECT_EQ(output.outcome.completion_tokens, ids.size());
+  options.stop_ids = {*v41().special_id("<｜User｜>")};
+  output = parse(options, text, FinishReason::kLength);
+  EXPECT_EQ(output.content, "Hi there");
+  EXPECT_EQ(output.outcome.stop_id, options.stop_ids[0]);
+  options.raw = true;
+  EXPECT_EQ(parse(options, text, FinishReason::kLength).content, "Hi there");
+}
+
+TEST(OutputParser, StopStringsCountOnceThereAreEnoughTokens) {
+  ParserOptions options;
+  options.stops = {"b"};
+  const auto content = [&](std::size_t least) {
+    options.min_tokens = least;
+    OutputParser parser(v41(), options);
+    std::vector<ParserEvent> events;
+    for (const char* token : {"a", "b", "a", "b"})
+      parser.push(v41().encode(token), events);
+    ParsedOutput output;
+    output.outcome = parser.finish(FinishReason::kLength, events);
+    accumulate(events, output);
+    return output.content + (output.outcome.stop ? "|" : "");
+  };
+  EXPECT_EQ(content(0), "a|");
+  EXPECT_EQ(content(1), "a|");
+  EXPECT_EQ(content(2), "aba|");
+  EXPECT_EQ(content(3), "aba|");
+  EXPECT_EQ(content(4), "abab");
+}
+
 TEST(OutputParser, CallsWithoutToolsAreDroppedOrSurfaced) {
   const std::string text = "before\n\n" + kOpen + kClose + " after";
   EXPECT_EQ(parse({}, text).content, "before after");

@@ -1,6 +1,7 @@
 // Many clients at once, good and bad ones: every one of them gets an answer or an error, nobody waits for ever, and the
 // server is afterwards what it was before.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -16,12 +17,13 @@
 #include <thread>
 
 #include "load/client.h"
-#include "load/served_program.h"
+#include "support/served_program.h"
 
 namespace deepinfer::load {
 namespace {
 
 namespace asio = boost::asio;
+using test::ServedProgram;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRunning = 16;  // requests at a time, as the program does unless told otherwise
@@ -101,6 +103,15 @@ bool has_memory(const std::map<std::string, double>& samples) {
   });
 }
 
+// Every client is an open file of this process, of which the usual limit is 1,024.
+void allow_files(int clients) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = limit.rlim_max;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_GT(limit.rlim_max, static_cast<rlim_t>(clients) + 100) << "the hard limit of open files is too low";
+}
+
 // So many streams that all are connected before the first of them asks.
 Tally run_streams(const ServedProgram& program, int clients) {
   asio::io_context context;
@@ -122,6 +133,7 @@ Tally run_streams(const ServedProgram& program, int clients) {
 
 TEST(Load, EveryOneOfManyStreamsComesToItsEnd) {
   const int clients = setting("DEEPINFER_LOAD_CLIENTS", 500);
+  ASSERT_NO_FATAL_FAILURE(allow_files(clients));
   for (const bool room_for_all : {true, false}) {
     const int queue = room_for_all ? clients : clients / 4;
     ServedProgram program({"--max-waiting", std::to_string(queue), "--max-model-len", "512"});

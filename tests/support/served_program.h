@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace deepinfer::load {
+namespace deepinfer::test {
 
 class ServedProgram {
  public:
@@ -36,4 +36,4 @@ class ServedProgram {
 // Body of an answer to GET, read to the end of the connection; empty if there is none.
 std::string get(std::uint16_t port, const std::string& path);
 
-}  // namespace deepinfer::load
+}  // namespace deepinfer::test

@@ -1,4 +1,4 @@
-#include "load/served_program.h"
+#include "support/served_program.h"
 
 #include <signal.h>
 #include <spawn.h>
@@ -18,7 +18,7 @@
 
 extern char** environ;
 
-namespace deepinfer::load {
+namespace deepinfer::test {
 namespace {
 
 namespace asio = boost::asio;
@@ -54,10 +54,10 @@ std::string get(std::uint16_t port, const std::string& path) {
 }
 
 ServedProgram::ServedProgram(const std::vector<std::string>& options) {
-  std::vector<std::string> words = {variable("DEEPINFER_LOAD_PROGRAM"),
+  std::vector<std::string> words = {variable("DEEPINFER_TEST_PROGRAM"),
                                     "serve",
                                     "--model",
-                                    variable("DEEPINFER_LOAD_MODEL"),
+                                    variable("DEEPINFER_TEST_MODEL"),
                                     "--port",
                                     "0",
                                     "--served-model-name",
@@ -126,4 +126,4 @@ std::int64_t ServedProgram::peak_bytes() const {
   return 0;
 }
 
-}  // namespace deepinfer::load
+}  // namespace deepinfer::test
