@@ -127,7 +127,7 @@ Tally run_streams(const ServedProgram& program, int clients) {
                      tally.add(Kind::kChatStream, thrown, outcome);
                    });
   }
-  context.run_for(std::chrono::seconds(60 + clients / 10));
+  context.run_for(std::chrono::seconds(60 + clients / 4));
   return tally;
 }
 
