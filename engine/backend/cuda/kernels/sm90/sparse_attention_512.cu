@@ -14,12 +14,12 @@ constexpr int kHeadsOfBlock = 64;
 constexpr int kWarpgroup = 128;
 constexpr int kThreads = 4 * kWarpgroup;
 constexpr int kDecodeWarps = 4;
-constexpr int kKeysOfWarp = kKeyTile / kDecodeWarps;
+[[maybe_unused]] constexpr int kKeysOfWarp = kKeyTile / kDecodeWarps;
 constexpr int kStages = 2;
 constexpr int kWeightBytes = kKeyTile * kHeadsOfBlock * 2;
 
 // 512 threads start with 128 registers each; the shares add up to that. The sums need more than 152.
-constexpr int kSumRegisters = 160, kLogitRegisters = 80, kDecodeRegisters = 112;
+[[maybe_unused]] constexpr int kSumRegisters = 160, kLogitRegisters = 80, kDecodeRegisters = 112;
 
 struct Fused {
   SparseAttention attention;
