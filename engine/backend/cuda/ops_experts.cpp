@@ -3,6 +3,7 @@
 #include <array>
 
 #include "backend/cuda/kernels/common/experts.h"
+#include "backend/cuda/kernels/sm90/experts_many.h"
 #include "backend/cuda/ops.h"
 
 namespace deepinfer::backend::cuda {
@@ -153,6 +154,37 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
   });
 }
 
+// The kernels for many rows an expert, where the shapes are what they are made for. Addresses of scratch memory come with a launch.
+struct ManyExperts {
+  bool usable = false;
+  ExpertsGateUpPlan gate_up;
+  ExpertsDownPlan down;
+};
+ManyExperts plan_many(const std::array<StackPart, 2>& stacks, const StackPart& last, const Activation& activation,
+                      const Values& x, int top_k) {
+  ManyExperts many;
+  ExpertsGateUp gate_up;
+  gate_up.gate = stacks[0].weight.matrix;
+  gate_up.up = stacks[1].weight.matrix;
+  gate_up.pairs.experts = stacks[0].weight.experts;
+  gate_up.pairs.top_k = top_k;
+  gate_up.x = x.data;
+  gate_up.x_stride = x.columns;
+  gate_up.weight = activation.weights;
+  gate_up.limit = activation.limit;
+  gate_up.t = x.data;  // any aligned address while it is planned
+  ExpertsDown down;
+  down.down = last.weight.matrix;
+  down.pairs = gate_up.pairs;
+  down.t = x.data;
+  down.y = x.data;
+  many.usable = plan_experts_gate_up_many(gate_up, &many.gate_up) == cudaSuccess &&
+                plan_experts_down_many(down, &many.down) == cudaSuccess;
+  return many;
+}
+// From so many pairs an expert on, on average.
+constexpr int kManyPairs = 4;
+
 // All of the routed experts: assignment, gate and up with their SwiGLU, down, sum. What is between lies in scratch memory.
 Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const auto& indices = std::get<graph::FusedAttributes>(node.attributes).parts;
@@ -196,7 +228,8 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const std::size_t y_at = t_at + aligned(static_cast<std::size_t>(pairs * width) * 2);
   prepare.want_scratch(y_at + static_cast<std::size_t>(pairs * hidden) * 2);
   const Values shared = prepare.values(sum.inputs[2]), out = prepare.values(sum.outputs[0]);
-  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
+  const ManyExperts many = plan_many(stacks, last, swiglu, x, top_k);
+  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
     const RowSpace sized = launch.sized(rows);
     const Assignment assignment = assignment_in(*scratch, experts);
     const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
@@ -205,8 +238,21 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
     StackPart second = last;
     second.out = y;
     assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
-    experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, launch.stream);
-    experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, launch.stream);
+    if (many.usable && static_cast<std::int64_t>(sized.most) * top_k > kManyPairs * experts) {
+      ExpertsGateUpPlan gate_up_plan = many.gate_up;
+      gate_up_plan.experts.pairs.first = assignment.first;
+      gate_up_plan.experts.pairs.slots = assignment.slots;
+      gate_up_plan.experts.t = t.data;
+      ExpertsDownPlan down_plan = many.down;
+      down_plan.experts.pairs = gate_up_plan.experts.pairs;
+      down_plan.experts.t = t.data;
+      down_plan.experts.y = y.data;
+      device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
+      device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
+    } else {
+      experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, launch.stream);
+      experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, launch.stream);
+    }
     expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
   });
 }

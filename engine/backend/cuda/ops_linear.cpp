@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "backend/cuda/kernels/common/linear.h"
+#include "backend/cuda/kernels/sm90/linear_many.h"
 #include "backend/cuda/ops.h"
 
 namespace deepinfer::backend::cuda {
@@ -9,6 +10,9 @@ using graph::Node;
 using graph::Op;
 
 namespace {
+
+// From so many rows on the products of many rows are faster; both families give the same bits.
+constexpr int kManyRows = 48;
 
 // Packed weights need bf16 input and whole words of it; everything else is multiplied plainly.
 bool packs(const Prepare& prepare, const Node& node) {
@@ -48,11 +52,38 @@ Result<void> add_part(const Prepare& prepare, const Node& node, LinearParts& par
   return {};
 }
 
+// Parts that share an input: one launch for few rows, one a part for many.
 DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearParts& parts) {
   const Values x = prepare.values(node.inputs[0]);
   const RowSpace rows = prepare.space_of(node.outputs[0]);
-  return [=, step = &prepare.step](const Launch& launch) {
-    linear_few(step->data(), launch.sized(rows), parts, x, launch.stream);
+  const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
+  std::vector<LinearManyPlan> many;
+  for (int i = 0; i < parts.count && most_rows >= kManyRows; ++i) {
+    const LinearPart& part = parts.part[i];
+    LinearMany linear;
+    linear.weight = part.weight;
+    linear.x = x.data;
+    linear.x_stride = x.columns;
+    linear.groups = part.groups;
+    linear.y = part.y.data;
+    linear.y_stride = part.y.columns;
+    linear.y_bf16 = part.y.bf16;
+    linear.count = prepare.step.data().counts + rows.count;
+    linear.most_rows = static_cast<int>(most_rows);
+    LinearManyPlan plan;
+    // Small models have shapes that these kernels are not made for.
+    if (plan_linear_many(linear, 0, &plan) != cudaSuccess) break;
+    many.push_back(plan);
+  }
+  if (static_cast<int>(many.size()) < parts.count) many.clear();
+  return [=, step = &prepare.step, device = prepare.device](const Launch& launch) {
+    const RowSpace sized = launch.sized(rows);
+    if (many.empty() || sized.most < kManyRows) {
+      linear_few(step->data(), sized, parts, x, launch.stream);
+      return;
+    }
+    for (const LinearManyPlan& plan : many)
+      device->note(launch_linear_many(plan, launch.stream), "launched a product");
   };
 }
 
