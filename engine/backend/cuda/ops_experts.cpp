@@ -160,8 +160,8 @@ struct ManyExperts {
   ExpertsGateUpPlan gate_up;
   ExpertsDownPlan down;
 };
-ManyExperts plan_many(const std::array<StackPart, 2>& stacks, const StackPart& last, const Activation& activation,
-                      const Values& x, int top_k) {
+ManyExperts plan_many(const std::array<StackPart, 2>& stacks, const StackPart& last,
+                      const Activation& activation, const Values& x, int top_k) {
   ManyExperts many;
   ExpertsGateUp gate_up;
   gate_up.gate = stacks[0].weight.matrix;
@@ -229,32 +229,33 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   prepare.want_scratch(y_at + static_cast<std::size_t>(pairs * hidden) * 2);
   const Values shared = prepare.values(sum.inputs[2]), out = prepare.values(sum.outputs[0]);
   const ManyExperts many = plan_many(stacks, last, swiglu, x, top_k);
-  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
-    const RowSpace sized = launch.sized(rows);
-    const Assignment assignment = assignment_in(*scratch, experts);
-    const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
-    std::array<StackPart, 2> first = stacks;
-    first[0].out = t;
-    StackPart second = last;
-    second.out = y;
-    assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
-    if (many.usable && static_cast<std::int64_t>(sized.most) * top_k > kManyPairs * experts) {
-      ExpertsGateUpPlan gate_up_plan = many.gate_up;
-      gate_up_plan.experts.pairs.first = assignment.first;
-      gate_up_plan.experts.pairs.slots = assignment.slots;
-      gate_up_plan.experts.t = t.data;
-      ExpertsDownPlan down_plan = many.down;
-      down_plan.experts.pairs = gate_up_plan.experts.pairs;
-      down_plan.experts.t = t.data;
-      down_plan.experts.y = y.data;
-      device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
-      device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
-    } else {
-      experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, launch.stream);
-      experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, launch.stream);
-    }
-    expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
-  });
+  return DeviceOp(
+      [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
+        const RowSpace sized = launch.sized(rows);
+        const Assignment assignment = assignment_in(*scratch, experts);
+        const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
+        std::array<StackPart, 2> first = stacks;
+        first[0].out = t;
+        StackPart second = last;
+        second.out = y;
+        assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+        if (many.usable && static_cast<std::int64_t>(sized.most) * top_k > kManyPairs * experts) {
+          ExpertsGateUpPlan gate_up_plan = many.gate_up;
+          gate_up_plan.experts.pairs.first = assignment.first;
+          gate_up_plan.experts.pairs.slots = assignment.slots;
+          gate_up_plan.experts.t = t.data;
+          ExpertsDownPlan down_plan = many.down;
+          down_plan.experts.pairs = gate_up_plan.experts.pairs;
+          down_plan.experts.t = t.data;
+          down_plan.experts.y = y.data;
+          device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
+          device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
+        } else {
+          experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, launch.stream);
+          experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, launch.stream);
+        }
+        expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
+      });
 }
 
 Result<DeviceOp> swiglu_op(const Prepare& prepare, const Node& node) {

@@ -27,10 +27,11 @@ __device__ inline std::uint32_t pair_of(const __nv_bfloat16* row, int column, in
 
 // Operand A of the k16 step at `column`.
 template <PackedCode kCode>
-__device__ inline void decode_step(const PackedMatrix& weight, const std::uint8_t* units, const std::uint8_t* scales, int tile,
-                                   int column, std::uint32_t (&a)[4]) {
+__device__ inline void decode_step(const PackedMatrix& weight, const std::uint8_t* units,
+                                   const std::uint8_t* scales, int tile, int column, std::uint32_t (&a)[4]) {
   const int lane = threadIdx.x % 32;
-  const std::int64_t unit = static_cast<std::int64_t>(tile) * weight.units_of_tile() + column / unit_columns(kCode);
+  const std::int64_t unit =
+      static_cast<std::int64_t>(tile) * weight.units_of_tile() + column / unit_columns(kCode);
   const auto* words = reinterpret_cast<const std::uint32_t*>(units + unit * kUnitBytes + lane * 16);
   if constexpr (kCode == PackedCode::kBf16) {
 #pragma unroll
@@ -109,7 +110,8 @@ __global__ void __launch_bounds__(kWarps * 32) linear(const LinearMany problem) 
   });
 }
 
-__device__ inline LaneRows rows_of_pairs(const ExpertPairs& pairs, int first, int end, const void* x, std::int64_t stride, int divisor) {
+__device__ inline LaneRows rows_of_pairs(const ExpertPairs& pairs, int first, int end, const void* x,
+                                         std::int64_t stride, int divisor) {
   LaneRows rows;
   for (int block = 0; block < kRowBlocks; ++block) {
     const int index = first + block * 8 + threadIdx.x % 32 / 4;
@@ -181,21 +183,25 @@ cudaError_t launch_linear_many_portable(const LinearMany& problem, cudaStream_t 
     return cudaErrorInvalidValue;
   return with_code(problem.weight.code, [&](auto code) {
     linear<decltype(code)::value>
-        <<<grid_of(problem.weight, (problem.most_rows + kRows - 1) / kRows), kWarps * 32, 0, stream>>>(problem);
+        <<<grid_of(problem.weight, (problem.most_rows + kRows - 1) / kRows), kWarps * 32, 0, stream>>>(
+            problem);
   });
 }
 
 cudaError_t launch_experts_gate_up_portable(const ExpertsGateUp& experts, cudaStream_t stream) {
-  if (experts.gate.code != experts.up.code || experts.gate.n != experts.up.n || experts.gate.k != experts.up.k)
+  if (experts.gate.code != experts.up.code || experts.gate.n != experts.up.n ||
+      experts.gate.k != experts.up.k)
     return cudaErrorInvalidValue;
   return with_code(experts.gate.code, [&](auto code) {
-    gate_up<decltype(code)::value><<<grid_of(experts.gate, experts.pairs.experts), kWarps * 32, 0, stream>>>(experts);
+    gate_up<decltype(code)::value>
+        <<<grid_of(experts.gate, experts.pairs.experts), kWarps * 32, 0, stream>>>(experts);
   });
 }
 
 cudaError_t launch_experts_down_portable(const ExpertsDown& experts, cudaStream_t stream) {
   return with_code(experts.down.code, [&](auto code) {
-    down<decltype(code)::value><<<grid_of(experts.down, experts.pairs.experts), kWarps * 32, 0, stream>>>(experts);
+    down<decltype(code)::value>
+        <<<grid_of(experts.down, experts.pairs.experts), kWarps * 32, 0, stream>>>(experts);
   });
 }
 

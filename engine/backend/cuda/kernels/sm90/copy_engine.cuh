@@ -24,13 +24,15 @@ __device__ inline void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_arrive_expecting(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 // Until the phase of this parity has ended.
 __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
-      "{ .reg .pred done; waiting: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra waiting; }"
-      ::"r"(barrier), "r"(parity)
+      "{ .reg .pred done; waiting: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra "
+      "waiting; }" ::"r"(barrier),
+      "r"(parity)
       : "memory");
 }
 // A barrier of some of the block's warps; 0 is __syncthreads.
@@ -44,8 +46,8 @@ __device__ inline void named_barrier(int name, int threads) {
 __device__ inline void tensor_copy(std::uint32_t to, const CUtensorMap& map, int first, int second, int third,
                                    std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-          "r"(to),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
       "l"(&map), "r"(first), "r"(second), "r"(third), "r"(barrier)
       : "memory");
 }
@@ -75,8 +77,8 @@ __device__ inline void give_registers() {
 
 // 8 x 8 blocks of bf16 from registers, transposed; lane l gives the address of row l % 8 of block l / 8.
 __device__ inline void store_transposed(std::uint32_t address, const std::uint32_t (&blocks)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(blocks[0]),
-               "r"(blocks[1]), "r"(blocks[2]), "r"(blocks[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(blocks[0]), "r"(blocks[1]), "r"(blocks[2]), "r"(blocks[3])
                : "memory");
 }
 __device__ inline uint4 load_shared(std::uint32_t address) {

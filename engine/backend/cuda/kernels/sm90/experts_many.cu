@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kMostRows = 160;  // of a tile
 constexpr int kMostExperts = 1023;
-constexpr int kFirstBytes = 4 * (kMostExperts + 1);        // ExpertPairs::first, copied
-constexpr int kRowBytes = 8;                               // a row's pair and factor
-constexpr int kRowTableBytes = kMostRows * kRowBytes;      // a multiplier's
+constexpr int kFirstBytes = 4 * (kMostExperts + 1);    // ExpertPairs::first, copied
+constexpr int kRowBytes = 8;                           // a row's pair and factor
+constexpr int kRowTableBytes = kMostRows * kRowBytes;  // a multiplier's
 constexpr int kExtraBytes = kFirstBytes + kMultipliers * kRowTableBytes;
 
 // What a block multiplies at a time: `rows` pairs from slots[first_pair] on, the block's outputs number `out`.
@@ -64,7 +64,9 @@ struct RowTable {
   std::uint32_t address;
 
   __device__ int pair(int row) const { return load_shared_int(address + row * kRowBytes); }
-  __device__ float factor(int row) const { return __int_as_float(load_shared_int(address + row * kRowBytes + 4)); }
+  __device__ float factor(int row) const {
+    return __int_as_float(load_shared_int(address + row * kRowBytes + 4));
+  }
 };
 
 // Each form says which packed tile a warp's slot is, where a pair's row lies and how results are written.
@@ -72,11 +74,14 @@ struct GateUp {
   using Problem = ExpertsGateUp;
   using Plan = ExpertsGateUpPlan;
   static constexpr int kMatrices = 2;
-  static constexpr int kOutputs = kBlockOutputs / 2;  // a block's: the warps of a multiplier hold 32 of gate, then the same of up
+  static constexpr int kOutputs =
+      kBlockOutputs / 2;  // a block's: the warps of a multiplier hold 32 of gate, then the same of up
 
   // Slots 0 .. 3 hold tiles of gate, 4 .. 7 of up.
   __device__ static int slot(int warp) { return warp % 4 / 2 * 4 + warp / 4 * 2 + warp % 2; }
-  __device__ static const PackedMatrix& matrix(const Problem& problem, int slot) { return slot < 4 ? problem.gate : problem.up; }
+  __device__ static const PackedMatrix& matrix(const Problem& problem, int slot) {
+    return slot < 4 ? problem.gate : problem.up;
+  }
   __device__ static const void* rows(const Problem& problem) { return problem.x; }
   __device__ static std::int64_t row_stride(const Problem& problem) { return problem.x_stride; }
   __device__ static int row_of(const Problem& problem, int pair) { return pair / problem.pairs.top_k; }
@@ -86,13 +91,15 @@ struct GateUp {
   __host__ __device__ static const PackedMatrix& any_matrix(const Problem& problem) { return problem.gate; }
 
   template <int kRows, int kPass>
-  __device__ __forceinline__ static void write(const Problem& problem, const Tile& tile, RowTable table, int multiplier, std::uint32_t turn,
-                               const float (&sum)[kRows / 2]) {
+  __device__ __forceinline__ static void write(const Problem& problem, const Tile& tile, RowTable table,
+                                               int multiplier, std::uint32_t turn,
+                                               const float (&sum)[kRows / 2]) {
     const int piece = threadIdx.x % 4;
     const int output = tile.out * kOutputs + multiplier * (kOutputs / 2) + piece * 8;
     turn_rows<kRows, kPass>(sum, turn, multiplier, tile.rows, [&](int first) {
       if (output >= problem.gate.n) return;
-      for (int row = threadIdx.x % kGroupThreads / 4; row < kPass && first + row < tile.rows; row += kGroupThreads / 4) {
+      for (int row = threadIdx.x % kGroupThreads / 4; row < kPass && first + row < tile.rows;
+           row += kGroupThreads / 4) {
         const std::int64_t pair = table.pair(first + row);
         const float factor = table.factor(first + row);
         const uint4 g = load_shared(turned_piece(turn, row, piece));
@@ -107,7 +114,8 @@ struct GateUp {
           return reinterpret_cast<const std::uint32_t&>(both);
         };
         t.x = two(g.x, u.x), t.y = two(g.y, u.y), t.z = two(g.z, u.z), t.w = two(g.w, u.w);
-        *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(problem.t) + pair * problem.gate.n + output) = t;
+        *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(problem.t) + pair * problem.gate.n + output) =
+            t;
       }
     });
   }
@@ -128,13 +136,15 @@ struct Down {
   __host__ __device__ static const PackedMatrix& any_matrix(const Problem& problem) { return problem.down; }
 
   template <int kRows, int kPass>
-  __device__ __forceinline__ static void write(const Problem& problem, const Tile& tile, RowTable table, int multiplier, std::uint32_t turn,
-                               const float (&sum)[kRows / 2]) {
+  __device__ __forceinline__ static void write(const Problem& problem, const Tile& tile, RowTable table,
+                                               int multiplier, std::uint32_t turn,
+                                               const float (&sum)[kRows / 2]) {
     const int piece = threadIdx.x % 8;
     const int output = tile.out * kOutputs + multiplier * (kOutputs / 2) + piece * 8;
     turn_rows<kRows, kPass>(sum, turn, multiplier, tile.rows, [&](int first) {
       if (output >= problem.down.n) return;
-      for (int row = threadIdx.x % kGroupThreads / 8; row < kPass && first + row < tile.rows; row += kGroupThreads / 8) {
+      for (int row = threadIdx.x % kGroupThreads / 8; row < kPass && first + row < tile.rows;
+           row += kGroupThreads / 8) {
         const std::int64_t pair = table.pair(first + row);
         *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(problem.y) + pair * problem.down.n + output) =
             load_shared(turned_piece(turn, row, piece));
@@ -152,8 +162,8 @@ struct Roles {
   static constexpr int kTilesOfMatrix = kTileSlots / Form::kMatrices;
 
   // Rows of x lie anywhere, so the warpgroup's threads copy them piece by piece: thread t piece t % 8 of rows t / 8 + 16 i.
-  __device__ __forceinline__ static void fill(const Problem& problem, const CUtensorMap* unit_maps, Ring<Layout> ring,
-                                              int out_tiles) {
+  __device__ __forceinline__ static void fill(const Problem& problem, const CUtensorMap* unit_maps,
+                                              Ring<Layout> ring, int out_tiles) {
     constexpr int kRowsApart = kGroupThreads / 8;
     const int thread = threadIdx.x % kGroupThreads;
     const int first_row = thread / 8, piece = thread % 8;
@@ -180,15 +190,16 @@ struct Roles {
           barrier_arrive_expecting(full, kTileSlots * kTileBytes);
 #pragma unroll
           for (int i = 0; i < Form::kMatrices; ++i)
-            tensor_copy(ring.stage() + Layout::kXBytes + i * kTilesOfMatrix * kTileBytes, unit_maps[i], stage * (kTileBytes / 8),
-                        tile.out * kTilesOfMatrix, tile.expert, full);
+            tensor_copy(ring.stage() + Layout::kXBytes + i * kTilesOfMatrix * kTileBytes, unit_maps[i],
+                        stage * (kTileBytes / 8), tile.out * kTilesOfMatrix, tile.expert, full);
         }
         const int bytes = min(max(columns, 0), 8) * 2;
         columns -= kStageColumns;
         const std::uint32_t to = ring.stage() + to_row;
 #pragma unroll
         for (int i = 0; i < kMostRows / kRowsApart; ++i)
-          if (first_row + i * kRowsApart < tile.rows) small_copy(to + i * kRowsApart * 128, x + from[i], bytes);
+          if (first_row + i * kRowsApart < tile.rows)
+            small_copy(to + i * kRowsApart * 128, x + from[i], bytes);
         x += kStageColumns / 8;
         barrier_arrive_after_small_copies(full);
         ring.advance();
@@ -208,9 +219,10 @@ struct Roles {
     StageScales<kCode> scales;
     const auto begin_scales = [&](const Tile& of) {
       const int packed_tile = min(of.out * kTilesOfMatrix + slot % kTilesOfMatrix, matrix.tiles() - 1);
-      scales.begin(matrix.scales + of.expert * matrix.scale_bytes() +
-                       static_cast<std::int64_t>(packed_tile) * matrix.units_of_tile() * unit_scale_bytes(kCode),
-                   stages);
+      scales.begin(
+          matrix.scales + of.expert * matrix.scale_bytes() +
+              static_cast<std::int64_t>(packed_tile) * matrix.units_of_tile() * unit_scale_bytes(kCode),
+          stages);
     };
     begin_scales(tile);
     const RowTable table{ring.extra() + kFirstBytes + multiplier * kRowTableBytes};
@@ -249,7 +261,8 @@ struct Roles {
           store_shared_int(table.address + row * kRowBytes + 4, __float_as_int(factors[i]));
         }
         if (more) read_pairs(next);
-        Form::template write<kRows, Layout::kTurnRows>(problem, tile, table, multiplier, ring.turn(multiplier), sum);
+        Form::template write<kRows, Layout::kTurnRows>(problem, tile, table, multiplier,
+                                                       ring.turn(multiplier), sum);
         if (more) read_factors();
       };
       switch ((tile.rows + 15) / 16) {
@@ -271,7 +284,8 @@ struct Roles {
 #endif
 
 template <class Form, PackedCode kCode>
-__global__ void __launch_bounds__(kManyRowsThreads, 1) experts_many(const __grid_constant__ typename Form::Plan plan) {
+__global__ void __launch_bounds__(kManyRowsThreads, 1)
+    experts_many(const __grid_constant__ typename Form::Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Layout = StageLayout<kCode, kMostRows, kExtraBytes>;
   extern __shared__ std::uint8_t shared[];
@@ -319,8 +333,9 @@ cudaError_t processors_of_device(int* processors) {
 }
 
 bool usable(const PackedMatrix& weight, const ExpertPairs& pairs) {
-  return weight.n > 0 && weight.n % 8 == 0 && weight.k > 0 && weight.k_padded >= weight.k && weight.k_padded % kStageColumns == 0 &&
-         pairs.experts > 0 && pairs.experts <= kMostExperts && pairs.top_k > 0;
+  return weight.n > 0 && weight.n % 8 == 0 && weight.k > 0 && weight.k_padded >= weight.k &&
+         weight.k_padded % kStageColumns == 0 && pairs.experts > 0 && pairs.experts <= kMostExperts &&
+         pairs.top_k > 0;
 }
 bool aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
@@ -330,19 +345,21 @@ bool aligned(const void* pointer) {
 
 cudaError_t plan_experts_gate_up_many(const ExpertsGateUp& experts, ExpertsGateUpPlan* plan) {
   const PackedMatrix &gate = experts.gate, &up = experts.up;
-  if (!usable(gate, experts.pairs) || gate.code != up.code || gate.n != up.n || gate.k != up.k || gate.k_padded != up.k_padded ||
-      experts.x_stride % 8 != 0 || !aligned(experts.x) || !aligned(experts.t))
+  if (!usable(gate, experts.pairs) || gate.code != up.code || gate.n != up.n || gate.k != up.k ||
+      gate.k_padded != up.k_padded || experts.x_stride % 8 != 0 || !aligned(experts.x) || !aligned(experts.t))
     return cudaErrorInvalidValue;
   plan->experts = experts;
   if (const cudaError_t error = processors_of_device(&plan->blocks); error != cudaSuccess) return error;
-  if (const cudaError_t error = describe_units(gate, experts.pairs.experts, kTileSlots / 2, &plan->unit_maps[0]);
+  if (const cudaError_t error =
+          describe_units(gate, experts.pairs.experts, kTileSlots / 2, &plan->unit_maps[0]);
       error != cudaSuccess)
     return error;
   return describe_units(up, experts.pairs.experts, kTileSlots / 2, &plan->unit_maps[1]);
 }
 
 cudaError_t plan_experts_down_many(const ExpertsDown& experts, ExpertsDownPlan* plan) {
-  if (!usable(experts.down, experts.pairs) || experts.down.k % 8 != 0 || !aligned(experts.t) || !aligned(experts.y))
+  if (!usable(experts.down, experts.pairs) || experts.down.k % 8 != 0 || !aligned(experts.t) ||
+      !aligned(experts.y))
     return cudaErrorInvalidValue;
   plan->experts = experts;
   if (const cudaError_t error = processors_of_device(&plan->blocks); error != cudaSuccess) return error;

@@ -17,7 +17,8 @@ struct RowTile {
   int rows;
   int stage_time[3];
 };
-constexpr RowTile kRowTiles[] = {{64, {33, 37, 37}}, {128, {40, 45, 51}}, {160, {47, 51, 54}}, {192, {71, 59, 63}}};
+constexpr RowTile kRowTiles[] = {
+    {64, {33, 37, 37}}, {128, {40, 45, 51}}, {160, {47, 51, 54}}, {192, {71, 59, 63}}};
 
 struct Tile {
   int out, row;  // first output and first row, in tiles
@@ -37,8 +38,9 @@ __device__ inline Tile tile_of(int item, int row_tiles, int out_tiles) {
 
 // By one thread.
 template <PackedCode kCode, int kRows>
-__device__ __forceinline__ void fill(const LinearMany& linear, const CUtensorMap& x_map, const CUtensorMap& unit_map,
-                                     Ring<StageLayout<kCode, kRows>> ring, int rows) {
+__device__ __forceinline__ void fill(const LinearMany& linear, const CUtensorMap& x_map,
+                                     const CUtensorMap& unit_map, Ring<StageLayout<kCode, kRows>> ring,
+                                     int rows) {
   using Layout = StageLayout<kCode, kRows>;
   const PackedMatrix& weight = linear.weight;
   const int stages = weight.k_padded / kStageColumns;
@@ -53,14 +55,16 @@ __device__ __forceinline__ void fill(const LinearMany& linear, const CUtensorMap
       const std::uint32_t full = ring.full(ring.slot);
       barrier_arrive_expecting(full, Layout::kStageBytes);
       tensor_copy(ring.stage(), x_map, stage * kStageColumns, group, tile.row * kRows, full);
-      tensor_copy(ring.stage() + Layout::kXBytes, unit_map, stage * (stage_tile_bytes(kCode) / 8), tile.out * kTileSlots, 0, full);
+      tensor_copy(ring.stage() + Layout::kXBytes, unit_map, stage * (stage_tile_bytes(kCode) / 8),
+                  tile.out * kTileSlots, 0, full);
       ring.advance();
     }
   }
 }
 
 template <int kRows>
-__device__ __forceinline__ void write_f32(const LinearMany& linear, Tile tile, int multiplier, int rows, const float (&sum)[kRows / 2]) {
+__device__ __forceinline__ void write_f32(const LinearMany& linear, Tile tile, int multiplier, int rows,
+                                          const float (&sum)[kRows / 2]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int output = tile.out * kBlockOutputs + (multiplier * 4 + warp) * kTileOutputs + lane / 4;
   float* const y = static_cast<float*>(linear.y);
@@ -73,8 +77,8 @@ __device__ __forceinline__ void write_f32(const LinearMany& linear, Tile tile, i
 }
 
 template <PackedCode kCode, int kRows>
-__device__ __forceinline__ void write_bf16(const LinearMany& linear, Tile tile, int multiplier, int rows, std::uint32_t turn,
-                                  const float (&sum)[kRows / 2]) {
+__device__ __forceinline__ void write_bf16(const LinearMany& linear, Tile tile, int multiplier, int rows,
+                                           std::uint32_t turn, const float (&sum)[kRows / 2]) {
   const int first_row = tile.row * kRows;
   const int first_output = tile.out * kBlockOutputs + multiplier * 4 * kTileOutputs;
   auto* const y = static_cast<__nv_bfloat16*>(linear.y);
@@ -115,7 +119,9 @@ struct Multiply {
     StageScales<kCode> scales;
     const auto begin_scales = [&](int out) {
       const int tile = min(out * kTileSlots + slot, weight.tiles() - 1);
-      scales.begin(weight.scales + static_cast<std::int64_t>(tile) * weight.units_of_tile() * unit_scale_bytes(kCode), stages);
+      scales.begin(
+          weight.scales + static_cast<std::int64_t>(tile) * weight.units_of_tile() * unit_scale_bytes(kCode),
+          stages);
     };
     Tile tile = tile_of(item, row_tiles, out_tiles);
     begin_scales(tile.out);
@@ -164,7 +170,8 @@ cudaError_t launch(const LinearManyPlan& plan, cudaStream_t stream) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(linear_many<kCode, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
-  linear_many<kCode, kRows><<<plan.blocks, kManyRowsThreads, kBytes, stream>>>(plan.linear, plan.x_map, plan.unit_map);
+  linear_many<kCode, kRows>
+      <<<plan.blocks, kManyRowsThreads, kBytes, stream>>>(plan.linear, plan.x_map, plan.unit_map);
   return cudaGetLastError();
 }
 
@@ -183,12 +190,14 @@ cudaError_t launch_code(const LinearManyPlan& plan, cudaStream_t stream) {
 
 cudaError_t plan_linear_many(const LinearMany& linear, int row_tile, LinearManyPlan* plan) {
   const PackedMatrix& weight = linear.weight;
-  if (weight.n <= 0 || weight.k <= 0 || weight.k_padded % kStageColumns != 0 || weight.k_padded < weight.k || linear.groups <= 0 ||
-      linear.most_rows <= 0 || linear.y_stride % 8 != 0 || reinterpret_cast<std::uintptr_t>(linear.y) % 16 != 0)
+  if (weight.n <= 0 || weight.k <= 0 || weight.k_padded % kStageColumns != 0 || weight.k_padded < weight.k ||
+      linear.groups <= 0 || linear.most_rows <= 0 || linear.y_stride % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(linear.y) % 16 != 0)
     return cudaErrorInvalidValue;
   if (linear.groups > 1 && (weight.n % linear.groups != 0 || weight.n / linear.groups % kBlockOutputs != 0))
     return cudaErrorInvalidValue;
-  if (row_tile != 0 && std::ranges::none_of(kRowTiles, [&](const RowTile& choice) { return choice.rows == row_tile; }))
+  if (row_tile != 0 &&
+      std::ranges::none_of(kRowTiles, [&](const RowTile& choice) { return choice.rows == row_tile; }))
     return cudaErrorInvalidValue;
   int device = 0, processors = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
@@ -210,8 +219,10 @@ cudaError_t plan_linear_many(const LinearMany& linear, int row_tile, LinearManyP
   plan->linear = linear;
   plan->row_tile = row_tile;
   plan->blocks = static_cast<int>(tiles(row_tile) < processors ? tiles(row_tile) : processors);
-  if (const cudaError_t error = describe_units(weight, 1, kTileSlots, &plan->unit_map); error != cudaSuccess) return error;
-  return describe_rows(linear.x, linear.most_rows, linear.groups, weight.k, linear.x_stride, row_tile, &plan->x_map);
+  if (const cudaError_t error = describe_units(weight, 1, kTileSlots, &plan->unit_map); error != cudaSuccess)
+    return error;
+  return describe_rows(linear.x, linear.most_rows, linear.groups, weight.k, linear.x_stride, row_tile,
+                       &plan->x_map);
 }
 
 cudaError_t launch_linear_many(const LinearManyPlan& plan, cudaStream_t stream) {

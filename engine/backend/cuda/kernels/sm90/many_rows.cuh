@@ -33,7 +33,8 @@ struct StageLayout {
   // Rows that a multiplier turns and writes at a time.
   static constexpr int kTurnRows = kRows <= 64 ? kRows : kRows / 2;
   static constexpr int kTurnBytes = kTurnRows * 4 * kTileOutputs * 2;
-  static constexpr int kOther = kMultipliers * kTurnBytes + 1024 /* alignment */ + kBarrierBytes + kExtraBytes;
+  static constexpr int kOther =
+      kMultipliers * kTurnBytes + 1024 /* alignment */ + kBarrierBytes + kExtraBytes;
   static constexpr int kFitting = (kMostShared - kOther) / kStageBytes;
   static constexpr int kStages = kFitting < kMostStages ? kFitting : kMostStages;
   static constexpr int kBytes = kStages * kStageBytes + kOther;
@@ -135,7 +136,9 @@ struct StageCodes {
       const std::uint32_t factor = scale_factor((scale >> (8 * (step / 2))) & 0xffu);
       fp8_step(step % 2 ? unit.z : unit.x, step % 2 ? unit.w : unit.y, factor, a);
     } else {
-      const std::uint32_t word = step < 2 ? step == 0 ? words[0].x : words[0].y : step == 2 ? words[0].z : words[0].w;
+      const std::uint32_t word = step < 2    ? step == 0 ? words[0].x : words[0].y
+                                 : step == 2 ? words[0].z
+                                             : words[0].w;
       const int shift = 16 * (step / 2);
       fp4_step(word, scale_factor((scale >> shift) & 0xffu), scale_factor((scale >> (shift + 8)) & 0xffu), a);
     }
@@ -145,8 +148,8 @@ struct StageCodes {
 // A multiplier's share of one tile: sum[64 outputs, kRows] over all columns, in packed.h's order. `tile`: the warp's slot.
 // kSmallCopies: x comes by small copies. kSteps k16 steps, 2 or 4, are decoded while as many are in flight.
 template <PackedCode kCode, int kRows, int kSteps, bool kSmallCopies, class Layout>
-__device__ __forceinline__ void multiply_tile(Ring<Layout>& ring, StageScales<kCode>& scales, int stages, int tile,
-                                     float (&sum)[kRows / 2]) {
+__device__ __forceinline__ void multiply_tile(Ring<Layout>& ring, StageScales<kCode>& scales, int stages,
+                                              int tile, float (&sum)[kRows / 2]) {
   const std::uint32_t codes_at = Layout::kXBytes + tile * stage_tile_bytes(kCode);
   const bool arrives = threadIdx.x % 32 == 0;
   float chunk[kRows / 2];
@@ -164,7 +167,7 @@ __device__ __forceinline__ void multiply_tile(Ring<Layout>& ring, StageScales<kC
     codes.load(ring.stage() + codes_at);
     scale = scales.take(place);
   };
-  const auto decode = [&](int group, std::uint32_t (&to)[kSteps][4]) {
+  const auto decode = [&](int group, std::uint32_t(&to)[kSteps][4]) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       codes.decode(group * kSteps + step, scale, to[step]);
@@ -180,7 +183,8 @@ __device__ __forceinline__ void multiply_tile(Ring<Layout>& ring, StageScales<kC
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
-        wgmma<kRows>(chunk, a[buffer][step], b + (group * kSteps + step) * kColumnStep, place + group + step > 0);
+        wgmma<kRows>(chunk, a[buffer][step], b + (group * kSteps + step) * kColumnStep,
+                     place + group + step > 0);
       wgmma_commit();
       const bool ends = group + 1 == kGroups;
       if (ends) {
@@ -230,7 +234,8 @@ __device__ inline std::uint32_t turned_piece(std::uint32_t turn, int row, int pi
   return turn + row * 128 + ((piece ^ row) & 7) * 16;
 }
 template <int kRows, int kPass, class Write>
-__device__ __forceinline__ void turn_rows(const float (&sum)[kRows / 2], std::uint32_t turn, int multiplier, int rows, Write write) {
+__device__ __forceinline__ void turn_rows(const float (&sum)[kRows / 2], std::uint32_t turn, int multiplier,
+                                          int rows, Write write) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int block = lane / 8;
 #pragma unroll

@@ -30,10 +30,12 @@ void check(cudaError_t error, const char* what) {
 bool hopper() {
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major == 9;
 }
 #define NEED_HOPPER() \
-  if (!hopper()) GTEST_SKIP() << "NOT RUN: these kernels need a Hopper GPU (compute capability 9.0), and there is none"
+  if (!hopper())      \
+  GTEST_SKIP() << "NOT RUN: these kernels need a Hopper GPU (compute capability 9.0), and there is none"
 
 template <class T>
 class DeviceArray {
@@ -71,7 +73,8 @@ std::uint16_t to_bf16(float value) {
 }
 double e4m3(unsigned code) {
   const unsigned exponent = code >> 3 & 15u, mantissa = code & 7u;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8.0 + mantissa, static_cast<int>(exponent) - 10);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8.0 + mantissa, static_cast<int>(exponent) - 10);
   return code & 128u ? -magnitude : magnitude;
 }
 double e2m1(unsigned code) {
@@ -126,7 +129,8 @@ Weights make_weights(PackedCode code, int n, int k, CodeAt code_at, ExponentAt e
                 bytes[4 * step + 2 * half + i / 2] |= static_cast<std::uint8_t>(bits << (4 * (i % 2)));
               }
             }
-      if (code == PackedCode::kFp8) weights.scales[place] = static_cast<std::uint8_t>(exponent_at(tile, unit) + 120);
+      if (code == PackedCode::kFp8)
+        weights.scales[place] = static_cast<std::uint8_t>(exponent_at(tile, unit) + 120);
       if (code == PackedCode::kFp4)
         for (int g = 0; g < 8; ++g)
           for (int i = 0; i < 4; ++i)
@@ -137,7 +141,8 @@ Weights make_weights(PackedCode code, int n, int k, CodeAt code_at, ExponentAt e
 }
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
-  std::uint64_t x = a * 0x9e3779b97f4a7c15u ^ (b + 0x7f4a7c15u) * 0xbf58476d1ce4e5b9u ^ (c + 0x51u) * 0x94d049bb133111ebu;
+  std::uint64_t x =
+      a * 0x9e3779b97f4a7c15u ^ (b + 0x7f4a7c15u) * 0xbf58476d1ce4e5b9u ^ (c + 0x51u) * 0x94d049bb133111ebu;
   x ^= x >> 31, x *= 0xbf58476d1ce4e5b9u, x ^= x >> 29;
   return x;
 }
@@ -150,7 +155,8 @@ Weights random_weights(PackedCode code, int n, int k, std::uint64_t seed) {
         const std::uint64_t random = mix(seed, output, column);
         if (code == PackedCode::kFp4) return random & 15u;
         if (code == PackedCode::kFp8) return (random & 127u) == 127u ? 1u : random & 255u;
-        return to_bf16(std::ldexp(static_cast<float>(random & 0xffffu) - 32768.0f, -15 - static_cast<int>(random >> 16 & 7u)));
+        return to_bf16(std::ldexp(static_cast<float>(random & 0xffffu) - 32768.0f,
+                                  -15 - static_cast<int>(random >> 16 & 7u)));
       },
       [=](int row, int block) { return 116 + static_cast<int>(mix(seed + 1, row, block) % 12); });
 }
@@ -173,7 +179,8 @@ struct Product {
 Product product(const Weights& weights, int output, const std::uint16_t* x) {
   Product result;
   for (int column = 0; column < weights.shape.k; ++column) {
-    const double term = weights.values[static_cast<std::size_t>(output) * weights.shape.k + column] * from_bf16(x[column]);
+    const double term =
+        weights.values[static_cast<std::size_t>(output) * weights.shape.k + column] * from_bf16(x[column]);
     result.value += term;
     result.magnitude += std::fabs(term);
   }
@@ -187,8 +194,9 @@ struct LinearCase {
 };
 
 void check_linear(const LinearCase& c, int row_tile) {
-  SCOPED_TRACE("code " + std::to_string(static_cast<int>(c.code)) + " n " + std::to_string(c.n) + " k " + std::to_string(c.k) +
-               " groups " + std::to_string(c.groups) + " rows " + std::to_string(c.rows) + " tile " + std::to_string(row_tile));
+  SCOPED_TRACE("code " + std::to_string(static_cast<int>(c.code)) + " n " + std::to_string(c.n) + " k " +
+               std::to_string(c.k) + " groups " + std::to_string(c.groups) + " rows " +
+               std::to_string(c.rows) + " tile " + std::to_string(row_tile));
   const Weights weights = random_weights(c.code, c.n, c.k, 5);
   const int most = c.rows + c.spare_rows;
   const std::int64_t columns = static_cast<std::int64_t>(c.k) * c.groups;
@@ -203,7 +211,8 @@ void check_linear(const LinearCase& c, int row_tile) {
   const std::vector<std::uint16_t> poison(words, kPoison);
   DeviceArray<std::uint16_t> y(poison), y_portable(poison);
   DeviceArray<std::int32_t> count({c.rows});
-  LinearMany linear{weights.shape, x_device.data(), x_stride, c.groups, y.data(), y_stride, c.bf16, count.data(), most};
+  LinearMany linear{weights.shape, x_device.data(), x_stride,     c.groups, y.data(),
+                    y_stride,      c.bf16,          count.data(), most};
   linear.weight.units = units.data();
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
@@ -228,8 +237,10 @@ void check_linear(const LinearCase& c, int row_tile) {
                  : std::bit_cast<float>(std::uint32_t{fast[2 * at]} | std::uint32_t{fast[2 * at + 1]} << 16);
       const int group = static_cast<int>(output) / (c.n / c.groups);
       const Product wanted =
-          product(weights, static_cast<int>(output), &x[static_cast<std::size_t>(row * x_stride + std::int64_t{group} * c.k)]);
-      const double allowed = wanted.magnitude * 0x1p-18 + (c.bf16 ? std::fabs(wanted.value) * 0x1p-8 : 0.0) + 1e-30;
+          product(weights, static_cast<int>(output),
+                  &x[static_cast<std::size_t>(row * x_stride + std::int64_t{group} * c.k)]);
+      const double allowed =
+          wanted.magnitude * 0x1p-18 + (c.bf16 ? std::fabs(wanted.value) * 0x1p-8 : 0.0) + 1e-30;
       wrong += !(std::fabs(value - wanted.value) <= allowed);
     }
   EXPECT_EQ(wrong, 0);
@@ -254,10 +265,11 @@ TEST(LinearMany, EqualsThePortableKernelAndTheSum) {
   NEED_HOPPER();
   for (const PackedCode code : {PackedCode::kBf16, PackedCode::kFp8, PackedCode::kFp4})
     for (const int row_tile : {64, 128, 160, 192})
-      for (const LinearCase& c : {LinearCase{code, 16, 64, 1, 1, 0, true}, LinearCase{code, 1, 8, 1, 3, 2, false},
-                                  LinearCase{code, 128, 256, 1, 64, 0, true}, LinearCase{code, 200, 640, 1, 65, 70, false},
-                                  LinearCase{code, 331, 333, 1, 129, 3, true}, LinearCase{code, 264, 1288, 1, 200, 300, true},
-                                  LinearCase{code, 384, 328, 3, 77, 1, true}, LinearCase{code, 512, 512, 4, 130, 0, false}})
+      for (const LinearCase& c :
+           {LinearCase{code, 16, 64, 1, 1, 0, true}, LinearCase{code, 1, 8, 1, 3, 2, false},
+            LinearCase{code, 128, 256, 1, 64, 0, true}, LinearCase{code, 200, 640, 1, 65, 70, false},
+            LinearCase{code, 331, 333, 1, 129, 3, true}, LinearCase{code, 264, 1288, 1, 200, 300, true},
+            LinearCase{code, 384, 328, 3, 77, 1, true}, LinearCase{code, 512, 512, 4, 130, 0, false}})
         check_linear(c, row_tile);
 }
 
@@ -265,7 +277,8 @@ TEST(LinearMany, NoRows) {
   NEED_HOPPER();
   const Weights weights = random_weights(PackedCode::kFp8, 128, 64, 1);
   const DeviceArray<std::uint8_t> units(weights.units), scales(weights.scales);
-  const DeviceArray<std::uint16_t> x(random_rows(64 * 64, 2)), y(std::vector<std::uint16_t>(64 * 128, kPoison));
+  const DeviceArray<std::uint16_t> x(random_rows(64 * 64, 2)),
+      y(std::vector<std::uint16_t>(64 * 128, kPoison));
   const DeviceArray<std::int32_t> count({0});
   LinearMany linear{weights.shape, x.data(), 64, 1, y.data(), 128, true, count.data(), 64};
   linear.weight.units = units.data();
@@ -332,14 +345,17 @@ struct Stack {
   std::vector<Weights> experts;
   DeviceArray<std::uint8_t> units, scales;
 
-  static std::vector<std::uint8_t> joined(const std::vector<Weights>& experts, std::vector<std::uint8_t> Weights::*part) {
+  static std::vector<std::uint8_t> joined(const std::vector<Weights>& experts,
+                                          std::vector<std::uint8_t> Weights::*part) {
     std::vector<std::uint8_t> all;
     for (const Weights& expert : experts)
       all.insert(all.end(), (expert.*part).begin(), (expert.*part).end());
     return all;
   }
   explicit Stack(std::vector<Weights> of)
-      : experts(std::move(of)), units(joined(experts, &Weights::units)), scales(joined(experts, &Weights::scales)) {}
+      : experts(std::move(of)),
+        units(joined(experts, &Weights::units)),
+        scales(joined(experts, &Weights::scales)) {}
   PackedMatrix matrix() const {
     PackedMatrix first = experts[0].shape;
     first.units = units.data();
@@ -354,10 +370,12 @@ Stack random_stack(PackedCode code, int n, int k, std::size_t experts, std::uint
   return Stack(std::move(all));
 }
 
-void check_experts(PackedCode code, int hidden, int width, const std::vector<int>& counts, int top_k, bool weighted) {
-  SCOPED_TRACE("code " + std::to_string(static_cast<int>(code)) + " hidden " + std::to_string(hidden) + " width " +
-               std::to_string(width));
-  const Stack gate = random_stack(code, width, hidden, counts.size(), 100), up = random_stack(code, width, hidden, counts.size(), 200),
+void check_experts(PackedCode code, int hidden, int width, const std::vector<int>& counts, int top_k,
+                   bool weighted) {
+  SCOPED_TRACE("code " + std::to_string(static_cast<int>(code)) + " hidden " + std::to_string(hidden) +
+               " width " + std::to_string(width));
+  const Stack gate = random_stack(code, width, hidden, counts.size(), 100),
+              up = random_stack(code, width, hidden, counts.size(), 200),
               down = random_stack(code, hidden, width, counts.size(), 300);
   const int pairs = std::accumulate(counts.begin(), counts.end(), 0), rows = (pairs + top_k - 1) / top_k;
   const std::int64_t stride = hidden + 8;
@@ -376,8 +394,9 @@ void check_experts(PackedCode code, int hidden, int width, const std::vector<int
       y_poison(static_cast<std::size_t>(rows * top_k) * hidden, kPoison);
   const DeviceArray<std::uint16_t> t(t_poison), t_portable(t_poison), y(y_poison), y_portable(y_poison);
   const ExpertPairs list{first.data(), slots.data(), static_cast<int>(counts.size()), top_k};
-  ExpertsGateUp gate_up{gate.matrix(), up.matrix(), list, x_device.data(), stride, weighted ? factors_device.data() : nullptr, 7.0f,
-                        t.data()};
+  ExpertsGateUp gate_up{
+      gate.matrix(), up.matrix(), list, x_device.data(), stride, weighted ? factors_device.data() : nullptr,
+      7.0f,          t.data()};
   CUDA_CHECK(gate_up_many(gate_up));
   ExpertsDown project{down.matrix(), list, t.data(), y.data()};
   CUDA_CHECK(down_many(project));
@@ -394,28 +413,35 @@ void check_experts(PackedCode code, int hidden, int width, const std::vector<int
   for (std::size_t e = 0; e < counts.size(); ++e)
     for (int i = dealt.first[e]; i < dealt.first[e + 1]; i += 1 + counts[e] / 3) {
       const auto pair = static_cast<std::size_t>(dealt.slots[static_cast<std::size_t>(i)]);
-      const std::uint16_t* row = &x[pair / static_cast<std::size_t>(top_k) * static_cast<std::size_t>(stride)];
+      const std::uint16_t* row =
+          &x[pair / static_cast<std::size_t>(top_k) * static_cast<std::size_t>(stride)];
       for (int o = 0; o < width; ++o, ++checked) {
         const Product g = product(gate.experts[e], o, row), u = product(up.experts[e], o, row);
         const double gated = std::min(g.value, 7.0), upped = std::clamp(u.value, -7.0, 7.0);
         const double silu = gated / (1.0 + std::exp(-gated)), factor = weighted ? factors[pair] : 1.0;
-        const double g_error = g.magnitude * 0x1p-18 + std::fabs(g.value) * 0x1p-8, u_error = u.magnitude * 0x1p-18 + std::fabs(upped) * 0x1p-8;
-        const double allowed = factor * (1.2 * g_error * (std::fabs(upped) + u_error) + std::fabs(silu) * u_error) +
-                               std::fabs(silu * upped * factor) * 0x1p-7 + 1e-30;
-        const double value = from_bf16(t_fast[pair * static_cast<std::size_t>(width) + static_cast<std::size_t>(o)]);
+        const double g_error = g.magnitude * 0x1p-18 + std::fabs(g.value) * 0x1p-8,
+                     u_error = u.magnitude * 0x1p-18 + std::fabs(upped) * 0x1p-8;
+        const double allowed =
+            factor * (1.2 * g_error * (std::fabs(upped) + u_error) + std::fabs(silu) * u_error) +
+            std::fabs(silu * upped * factor) * 0x1p-7 + 1e-30;
+        const double value =
+            from_bf16(t_fast[pair * static_cast<std::size_t>(width) + static_cast<std::size_t>(o)]);
         wrong += !(std::fabs(value - silu * upped * factor) <= allowed);
       }
       const std::uint16_t* t_row = &t_fast[pair * static_cast<std::size_t>(width)];
       for (int o = 0; o < hidden; ++o, ++checked) {
         const Product wanted = product(down.experts[e], o, t_row);
-        const double value = from_bf16(y_fast[pair * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(o)]);
-        wrong += !(std::fabs(value - wanted.value) <= wanted.magnitude * 0x1p-18 + std::fabs(wanted.value) * 0x1p-8 + 1e-30);
+        const double value =
+            from_bf16(y_fast[pair * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(o)]);
+        wrong += !(std::fabs(value - wanted.value) <=
+                   wanted.magnitude * 0x1p-18 + std::fabs(wanted.value) * 0x1p-8 + 1e-30);
       }
     }
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(checked, 0);
   // Pairs past the list belong to nobody.
-  EXPECT_TRUE(std::all_of(t_fast.begin() + std::int64_t{pairs} * width, t_fast.end(), [](std::uint16_t v) { return v == kPoison; }));
+  EXPECT_TRUE(std::all_of(t_fast.begin() + std::int64_t{pairs} * width, t_fast.end(),
+                          [](std::uint16_t v) { return v == kPoison; }));
 }
 
 TEST(ExpertsMany, EqualThePortableKernelsAndTheSums) {
@@ -433,27 +459,37 @@ TEST(ExpertsMany, EqualThePortableKernelsAndTheSums) {
 TEST(ExpertsMany, APairAloneIsThePairAmongOthers) {
   NEED_HOPPER();
   constexpr int kHidden = 512, kWidth = 128, kRows = 300;
-  const Stack gate = random_stack(PackedCode::kFp4, kWidth, kHidden, 1, 1), up = random_stack(PackedCode::kFp4, kWidth, kHidden, 1, 2);
+  const Stack gate = random_stack(PackedCode::kFp4, kWidth, kHidden, 1, 1),
+              up = random_stack(PackedCode::kFp4, kWidth, kHidden, 1, 2);
   const DeviceArray<std::uint16_t> x(random_rows(kRows * kHidden, 4));
   const std::vector<std::uint16_t> poison(static_cast<std::size_t>(kRows) * kWidth, kPoison);
   const DeviceArray<std::uint16_t> t(poison);
   const auto run = [&](const std::vector<std::int32_t>& pairs) {
     const DeviceArray<std::int32_t> first({0, static_cast<std::int32_t>(pairs.size())}), slots(pairs);
-    CUDA_CHECK(gate_up_many(
-        {gate.matrix(), up.matrix(), {first.data(), slots.data(), 1, 1}, x.data(), kHidden, nullptr, 7.0f, t.data()}));
+    CUDA_CHECK(gate_up_many({gate.matrix(),
+                             up.matrix(),
+                             {first.data(), slots.data(), 1, 1},
+                             x.data(),
+                             kHidden,
+                             nullptr,
+                             7.0f,
+                             t.data()}));
     CUDA_CHECK(cudaDeviceSynchronize());
     return t.get();
   };
   std::vector<std::int32_t> all(kRows);
   std::iota(all.begin(), all.end(), 0);
   const auto together = run(all);
-  for (const std::size_t size : {std::size_t{1}, std::size_t{20}, std::size_t{50}, std::size_t{90}, std::size_t{110}, std::size_t{125}, std::size_t{140}, std::size_t{159}, std::size_t{200}}) {
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{20}, std::size_t{50}, std::size_t{90}, std::size_t{110}, std::size_t{125},
+        std::size_t{140}, std::size_t{159}, std::size_t{200}}) {
     std::vector<std::int32_t> some = all;
     std::shuffle(some.begin(), some.end(), std::mt19937_64(size));
     some.resize(size);
     const auto result = run(some);
     for (const std::int32_t pair : some)
-      EXPECT_TRUE(std::equal(result.begin() + pair * kWidth, result.begin() + (pair + 1) * kWidth, together.begin() + pair * kWidth))
+      EXPECT_TRUE(std::equal(result.begin() + pair * kWidth, result.begin() + (pair + 1) * kWidth,
+                             together.begin() + pair * kWidth))
           << "pair " << pair << " among " << size;
   }
 }
@@ -465,7 +501,8 @@ TEST(ExpertsMany, SwiGluOfEveryGateValue) {
   const auto pick = [](int column) {
     return make_weights(
         PackedCode::kBf16, kWidth, kHidden,
-        [=](int output, int at) -> unsigned { return output == 0 && at == column ? 0x3f80u : 0u; }, [](int, int) { return 127; });
+        [=](int output, int at) -> unsigned { return output == 0 && at == column ? 0x3f80u : 0u; },
+        [](int, int) { return 127; });
   };
   const Stack gate({pick(0)}), up({pick(1)});
   std::vector<std::int32_t> pairs(kRows);
@@ -480,8 +517,14 @@ TEST(ExpertsMany, SwiGluOfEveryGateValue) {
         x[row * kHidden + 1] = to_bf16(up_value);
       }
       const DeviceArray<std::uint16_t> x_device(x);
-      CUDA_CHECK(gate_up_many(
-          {gate.matrix(), up.matrix(), {first.data(), slots.data(), 1, 1}, x_device.data(), kHidden, nullptr, limit, t.data()}));
+      CUDA_CHECK(gate_up_many({gate.matrix(),
+                               up.matrix(),
+                               {first.data(), slots.data(), 1, 1},
+                               x_device.data(),
+                               kHidden,
+                               nullptr,
+                               limit,
+                               t.data()}));
       CUDA_CHECK(cudaDeviceSynchronize());
       const auto result = t.get();
       int wrong = 0;
@@ -492,7 +535,8 @@ TEST(ExpertsMany, SwiGluOfEveryGateValue) {
         const std::uint16_t bits = to_bf16(wanted), got = result[row * kWidth];
         // The gate's own product flushes nothing, but 0 * g + ... is +0 for -0.
         const bool same = bits == got || ((bits & 0x7fffu) == 0 && (got & 0x7fffu) == 0);
-        if (!same && ++wrong < 5) ADD_FAILURE() << "g " << g << ": " << from_bf16(got) << ", wanted " << wanted;
+        if (!same && ++wrong < 5)
+          ADD_FAILURE() << "g " << g << ": " << from_bf16(got) << ", wanted " << wanted;
       }
       EXPECT_EQ(wrong, 0);
     }
