@@ -234,7 +234,11 @@ TEST(Engine, CompanyChangesNothing) {
     options.mode = replay ? Mode::kReplay : Mode::kExact;
     options.decoder_tokens = replay ? 40 : 128;
     options.prefill_chunk = 17;
-    const auto engine = make_engine({}, options);
+    Gate gate;  // all are there before the first step has run, however slow this thread is
+    gate.close_after(0);
+    fake::CoreOptions core;
+    core.before_step = gate.waits();
+    const auto engine = make_engine(core, options);
     std::vector<Request> requests;
     std::vector<Stream> streams;
     for (int i = 0; i < 24; ++i) {
@@ -248,6 +252,7 @@ TEST(Engine, CompanyChangesNothing) {
       ASSERT_TRUE(stream.ok()) << stream.error().message();
       streams.push_back(std::move(*stream));
     }
+    gate.open();
     for (std::size_t i = 0; i < streams.size(); ++i) {
       const Answer answer = collect(streams[i]);
       EXPECT_EQ(answer.finish.reason, FinishReason::kLength)

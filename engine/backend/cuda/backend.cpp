@@ -13,7 +13,11 @@ namespace deepinfer::backend::cuda {
 namespace {
 
 constexpr int64_t kReserved = int64_t{1} << 30;  // captured graphs, what the driver takes for itself
-constexpr const char* kKernelSet = "sm90";
+// Part of cache keys: another set may give other bits.
+std::string kernel_set(const Device& device) {
+  return fmt::format("sm{}", device.capability());
+}
+
 // Those that there are kernels for.
 constexpr graph::FusionSet kFusions =
     (graph::Fusion::kLinears | graph::Fusion::kHcSite) | (graph::Fusion::kGate | graph::Fusion::kExperts);
@@ -21,18 +25,19 @@ constexpr graph::FusionSet kFusions =
 }  // namespace
 
 Result<std::unique_ptr<Backend>> CudaBackend::create(const BackendOptions& options) {
-  if (!options.kernels.empty() && options.kernels != kKernelSet)
-    return make_error(ErrorKind::kInvalidArgument,
-                      fmt::format("the cuda backend has no kernel set named '{}'", options.kernels),
-                      fmt::format("it has: {}", kKernelSet));
   DI_ASSIGN(auto device, Device::open(0));
+  if (!options.kernels.empty() && options.kernels != kernel_set(*device))
+    return make_error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("the cuda backend has no kernel set named '{}' for this GPU", options.kernels),
+        fmt::format("it has: {}", kernel_set(*device)));
   return std::unique_ptr<Backend>(new CudaBackend(std::move(device)));
 }
 
 Capabilities CudaBackend::capabilities() const {
   int driver = 0;
   (void)cudaDriverGetVersion(&driver);
-  return {"cuda", kKernelSet,
+  return {"cuda", kernel_set(*device_),
           fmt::format("{}, {} multiprocessors, {:.1f} GiB, driver for CUDA {}.{}", device_->name(),
                       device_->multiprocessors(), static_cast<double>(device_->total_bytes()) / (1 << 30),
                       driver / 1000, driver % 1000 / 10)};

@@ -78,6 +78,7 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
                                 index, properties.name, properties.major, properties.minor, built),
                     "build with -DDEEPINFER_CUDA_ARCHITECTURES for it, or choose --backend cpu");
   device->multiprocessors_ = properties.multiProcessorCount;
+  device->capability_ = capability;
   device->total_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
   for (cudaStream_t* stream : {&device->stream_, &device->copy_stream_})
     if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
@@ -98,7 +99,7 @@ Result<void> Device::healthy() const {
   if (!failed_) return {};
   const std::lock_guard lock(mutex_);
   return make_error(ErrorKind::kInternal, failure_,
-                    "start the program again; the driver's log (dmesg, Xid) says more");
+                    "start the program again; the driver's messages (dmesg, Xid) say more");
 }
 
 // --- buffers

@@ -29,6 +29,9 @@ class Device {
 
   const std::string& name() const { return name_; }
   int multiprocessors() const { return multiprocessors_; }
+  int capability() const { return capability_; }  // 90 for 9.0
+  // Has it the instructions of kernels/sm90? They exist on compute capability 9.0 alone.
+  bool hopper() const { return capability_ == 90; }
   std::int64_t total_bytes() const { return total_bytes_; }
   Ledger& ledger() { return ledger_; }
   cudaStream_t stream() const { return stream_; }            // of steps
@@ -44,6 +47,7 @@ class Device {
   const int index_;
   const std::string name_;
   int multiprocessors_ = 0;
+  int capability_ = 0;
   std::int64_t total_bytes_ = 0;
   Ledger ledger_;
   cudaStream_t stream_ = nullptr;

@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of index scores at a time
 constexpr std::int64_t kSplitBytes = std::int64_t{128} << 20;  // of split attention at a time
-constexpr int kMajor = 9, kMinor = 0;                          // what the kernels of this build are for
 
 std::int64_t most_keys(const PlainAttention& attention, std::int64_t context) {
   if (attention.ratio == 0) return attention.window;
@@ -67,7 +66,8 @@ Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& pl
         sized.queries = launch.sized(rows);
         sized.most_keys = most_keys(plain, launch.context);
         const cudaError_t error =
-            choose_attention(sized, kMajor, kMinor) == AttentionVariant::kFused
+            choose_attention(sized, device->capability() / 10, device->capability() % 10) ==
+                    AttentionVariant::kFused
                 ? launch_fused_attention(sized, device->multiprocessors(), launch.stream)
                 : launch_split_attention(sized, scratch->at<void>(), workspace, launch.stream);
         device->note(error, "launched attention");
@@ -232,7 +232,7 @@ DeviceOp fast_index(const Prepare& prepare, const IndexOperands& with) {
     for (int first = 0; first < scores.queries.most; first += static_cast<int>(batch)) {
       scores.first_row = first;
       scores.row_count = std::min(static_cast<int>(batch), scores.queries.most - first);
-      const IndexVariant variant = choose_index(scores, kMajor, kMinor);
+      const IndexVariant variant = choose_index(scores, device->capability() / 10, device->capability() % 10);
       device->note(variant == IndexVariant::kWarp
                        ? launch_index_scores(scores, device->multiprocessors(), launch.stream)
                        : launch_index_scores_sm90(scores, variant == IndexVariant::kManyQueries,

@@ -228,7 +228,8 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const std::size_t y_at = t_at + aligned(static_cast<std::size_t>(pairs * width) * 2);
   prepare.want_scratch(y_at + static_cast<std::size_t>(pairs * hidden) * 2);
   const Values shared = prepare.values(sum.inputs[2]), out = prepare.values(sum.outputs[0]);
-  const ManyExperts many = plan_many(stacks, last, swiglu, x, top_k);
+  const ManyExperts many =
+      prepare.device->hopper() ? plan_many(stacks, last, swiglu, x, top_k) : ManyExperts{};
   return DeviceOp(
       [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
         const RowSpace sized = launch.sized(rows);

@@ -58,7 +58,7 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
   const RowSpace rows = prepare.space_of(node.outputs[0]);
   const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
   std::vector<LinearManyPlan> many;
-  for (int i = 0; i < parts.count && most_rows >= kManyRows; ++i) {
+  for (int i = 0; i < parts.count && most_rows >= kManyRows && prepare.device->hopper(); ++i) {
     const LinearPart& part = parts.part[i];
     LinearMany linear;
     linear.weight = part.weight;

@@ -20,6 +20,10 @@ struct Case {
   int ratio = 1;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
 RandomRecord key_record(const Case& c, std::uint64_t id, std::int64_t row) {
   return random_record(c.keys, mixed(id, static_cast<std::uint64_t>(row), 11));
 }

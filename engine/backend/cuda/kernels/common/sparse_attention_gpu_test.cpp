@@ -25,6 +25,10 @@ struct Case {
   RowAxis window_axis = RowAxis::kTokens;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
 enum Stream : std::uint64_t { kWindowStream = 1, kRowStream, kQueryStream, kSelectionStream };
 
 RandomRecord window_record(const Case& c, std::uint64_t id, std::int64_t position) {
