@@ -31,7 +31,7 @@ struct LinearMany {
 // The (row, slot) pairs that chose each expert: pair = row * top_k + slot.
 //   first  [experts + 1] i32, pairs of expert e are slots[first[e]] .. slots[first[e + 1] - 1]
 //   slots  i32, grouped by expert
-// Both on the device, written by the step.
+// Both on the device, written by the step. At most kMostExperts experts (experts.h); experts.h's Assignment has both arrays.
 struct ExpertPairs {
   const std::int32_t* first = nullptr;
   const std::int32_t* slots = nullptr;

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "backend/cuda/kernels/common/experts.h"
 #include "backend/cuda/kernels/common/swiglu.cuh"
 #include "backend/cuda/kernels/sm90/many_rows.cuh"
 #include "backend/cuda/kernels/sm90/tensor_map.h"
@@ -10,12 +11,14 @@ namespace deepinfer::backend::cuda {
 
 namespace {
 
-constexpr int kMostRows = 160;  // of a tile
-constexpr int kMostExperts = 1023;
-constexpr int kFirstBytes = 4 * (kMostExperts + 1);    // ExpertPairs::first, copied
+constexpr int kMostRows = 160;                            // of a tile
+constexpr int kFirstBytes = 4 * (kMostExperts + 1) + 12;  // ExpertPairs::first, copied; a multiple of 16
+static_assert(kFirstBytes % 16 == 0);
 constexpr int kRowBytes = 8;                           // a row's pair and factor
 constexpr int kRowTableBytes = kMostRows * kRowBytes;  // a multiplier's
 constexpr int kExtraBytes = kFirstBytes + kMultipliers * kRowTableBytes;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // What a block multiplies at a time: `rows` pairs from slots[first_pair] on, the block's outputs number `out`.
 struct Tile {
@@ -69,13 +72,18 @@ struct RowTable {
   }
 };
 
+#endif
+
 // Each form says which packed tile a warp's slot is, where a pair's row lies and how results are written.
 struct GateUp {
   using Problem = ExpertsGateUp;
   using Plan = ExpertsGateUpPlan;
+  __host__ __device__ static const PackedMatrix& any_matrix(const Problem& problem) { return problem.gate; }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   static constexpr int kMatrices = 2;
-  static constexpr int kOutputs =
-      kBlockOutputs / 2;  // a block's: the warps of a multiplier hold 32 of gate, then the same of up
+  // A block's: the warps of a multiplier hold 32 of gate, then the same 32 of up.
+  static constexpr int kOutputs = kBlockOutputs / 2;
 
   // Slots 0 .. 3 hold tiles of gate, 4 .. 7 of up.
   __device__ static int slot(int warp) { return warp % 4 / 2 * 4 + warp / 4 * 2 + warp % 2; }
@@ -88,8 +96,6 @@ struct GateUp {
   __device__ static float factor(const Problem& problem, int pair) {
     return problem.weight != nullptr ? __ldg(problem.weight + pair) : 1.0f;
   }
-  __host__ __device__ static const PackedMatrix& any_matrix(const Problem& problem) { return problem.gate; }
-
   template <int kRows, int kPass>
   __device__ __forceinline__ static void write(const Problem& problem, const Tile& tile, RowTable table,
                                                int multiplier, std::uint32_t turn,
@@ -119,11 +125,15 @@ struct GateUp {
       }
     });
   }
+#endif
 };
 
 struct Down {
   using Problem = ExpertsDown;
   using Plan = ExpertsDownPlan;
+  __host__ __device__ static const PackedMatrix& any_matrix(const Problem& problem) { return problem.down; }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   static constexpr int kMatrices = 1;
   static constexpr int kOutputs = kBlockOutputs;
 
@@ -133,8 +143,6 @@ struct Down {
   __device__ static std::int64_t row_stride(const Problem& problem) { return problem.down.k; }
   __device__ static int row_of(const Problem&, int pair) { return pair; }
   __device__ static float factor(const Problem&, int) { return 1.0f; }
-  __host__ __device__ static const PackedMatrix& any_matrix(const Problem& problem) { return problem.down; }
-
   template <int kRows, int kPass>
   __device__ __forceinline__ static void write(const Problem& problem, const Tile& tile, RowTable table,
                                                int multiplier, std::uint32_t turn,
@@ -151,6 +159,7 @@ struct Down {
       }
     });
   }
+#endif
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -9,8 +9,6 @@ namespace deepinfer::backend::cuda {
 
 namespace {
 
-constexpr int kRowTilesOfBand = 16;  // row tiles that pass over the weights together
-
 // Time of a stage by code (kBf16, kFp8, kFp4), in units of 10 ns: measured on an H200 (docs/kernels/many_rows.md). A wide tile
 // decodes a weight for more rows, a narrow one leaves fewer processors idle.
 struct RowTile {
@@ -19,6 +17,10 @@ struct RowTile {
 };
 constexpr RowTile kRowTiles[] = {
     {64, {33, 37, 37}}, {128, {40, 45, 51}}, {160, {47, 51, 54}}, {192, {71, 59, 63}}};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int kRowTilesOfBand = 16;  // row tiles that pass over the weights together
 
 struct Tile {
   int out, row;  // first output and first row, in tiles
@@ -33,8 +35,6 @@ __device__ inline Tile tile_of(int item, int row_tiles, int out_tiles) {
   const int within = item - band * band_items;
   return {within / rows, first + within % rows};
 }
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // By one thread.
 template <PackedCode kCode, int kRows>
