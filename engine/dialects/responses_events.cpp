@@ -203,12 +203,14 @@ class Writer : public AnswerWriter {
 
   JsonValue call_item(std::string_view status) const {
     if (item_ == Item::kCustom) {
-      return JsonValue::object({{"type", "custom_tool_call"},
-                                {"id", open_id_},
-                                {"status", status},
-                                {"call_id", call_id_},
-                                {"name", call_name_},
-                                {"input", text_}});
+      JsonValue item = JsonValue::object({{"type", "custom_tool_call"},
+                                          {"id", open_id_},
+                                          {"status", status},
+                                          {"call_id", call_id_},
+                                          {"name", call_name_}});
+      if (!call_space_.empty()) item.set("namespace", call_space_);
+      item.set("input", text_);
+      return item;
     }
     JsonValue item = JsonValue::object({{"type", "function_call"},
                                         {"id", open_id_},

@@ -74,6 +74,21 @@ text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_
   return tool;
 }
 
+bool is_tool_kind(std::string_view type, std::initializer_list<std::string_view> kinds) {
+  return std::any_of(kinds.begin(), kinds.end(), [type](std::string_view kind) {
+    return type.starts_with(kind) && (type.size() == kind.size() || type[kind.size()] == '_');
+  });
+}
+
+void refuse_tool_type(const std::string& type, const std::string& path, Findings& findings) {
+  RequestError error;
+  error.param = join_path(path, "type");
+  error.message =
+      fmt::format("{}: tools of type '{}' are not available: declare a function with a schema instead.",
+                  *error.param, type.substr(0, 100));
+  findings.add(std::move(error));
+}
+
 void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings) {
   std::set<std::string_view> names;
   bool strict = false, loose = false;
