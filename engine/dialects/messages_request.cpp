@@ -408,7 +408,7 @@ class Reader {
       if (is_tool_kind(type,
                        {"web_search", "web_fetch", "code_execution", "tool_search_tool", "mcp_toolset"}))
         return;
-      if (type != "custom") return refuse_tool_type(type, path, findings_);
+      if (type != "custom") return findings_.semantic(unavailable_tool(type, path));
     }
     text::ToolDefinition tool = make_tool(source, "input_schema", false, path, findings_, schema_findings_);
     tool.defer_loading = bool_field(findings_, source, "defer_loading", path).value_or(false);

@@ -439,7 +439,7 @@ class Reader {
       request_.conversation.tools.push_back(std::move(tool));
     } else if (ours() && !is_tool_kind(type, {"web_search", "file_search", "code_interpreter",
                                               "image_generation", "mcp", "tool_search"})) {
-      refuse_tool_type(type, path, findings_);
+      fault(join_path(path, "type"), unavailable_tool(type, path));
     }
     // What the reference API runs by itself is left out: the model answers without it.
   }

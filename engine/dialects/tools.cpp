@@ -80,13 +80,9 @@ bool is_tool_kind(std::string_view type, std::initializer_list<std::string_view>
   });
 }
 
-void refuse_tool_type(const std::string& type, const std::string& path, Findings& findings) {
-  RequestError error;
-  error.param = join_path(path, "type");
-  error.message =
-      fmt::format("{}: tools of type '{}' are not available: declare a function with a schema instead.",
-                  *error.param, type.substr(0, 100));
-  findings.add(std::move(error));
+std::string unavailable_tool(const std::string& type, const std::string& path) {
+  return fmt::format("{}: tools of type '{}' are not available: declare a function with a schema instead.",
+                     path, type.substr(0, 100));
 }
 
 void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings) {

@@ -22,8 +22,8 @@ text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_
 
 // Whether a tool type is one of `kinds`, with or without a version behind it ("web_search", "web_search_20250305").
 bool is_tool_kind(std::string_view type, std::initializer_list<std::string_view> kinds);
-// A type of tool that nobody would run: the client waits for calls that the model cannot make.
-void refuse_tool_type(const std::string& type, const std::string& path, Findings& findings);
+// Why a tool is refused that nobody would run: its client waits for calls that the model cannot make.
+std::string unavailable_tool(const std::string& type, const std::string& path);
 
 // Unique names; strict and other tools don't mix.
 void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings);
