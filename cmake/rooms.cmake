@@ -30,9 +30,9 @@ if(DEEPINFER_FUZZ)
 endif()
 if(DEEPINFER_SANITIZE)
   target_compile_options(deepinfer_flags INTERFACE
-    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+    -fsanitize=${DEEPINFER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # false alarms in <regex> once the code is instrumented
-  target_link_options(deepinfer_flags INTERFACE -fsanitize=address,undefined)
+  target_link_options(deepinfer_flags INTERFACE -fsanitize=${DEEPINFER_SANITIZE})
 endif()
 
 add_library(deepinfer_fmt STATIC "${CMAKE_CURRENT_LIST_DIR}/fmt_static.cpp")

@@ -76,6 +76,23 @@ TEST(Answers, ResponsesNumbersItsEvents) {
   EXPECT_EQ(frames.back().name, "response.completed");
 }
 
+TEST(Answers, ResponsesNamesTheNamespaceOfACall) {
+  Request request;
+  request.custom_tools = {"s::f"};
+  request.namespaces = {{"s::f", "s", "f"}};
+  request.dialect = Dialect::kResponses;
+  const auto writer = make_answer_writer(request, identity(), text::Profile::kOurs);
+  std::vector<SseFrame> frames;
+  writer->push(
+      std::vector<ParserEvent>{{Kind::kCallStart, 0, "s::f"}, {Kind::kArguments, 0, R"({"input": "ls"})"}},
+      frames);
+  writer->finish({}, {}, 0, frames);
+  const auto body = writer->body();
+  EXPECT_EQ(write_json(body.find("output")->items()[0]),
+            R"({"type":"custom_tool_call","id":"ctc_r_0","status":"completed","call_id":"call_0","name":"f",)"
+            R"("namespace":"s","input":"ls"})");
+}
+
 // Half a character has its bytes; the chunk with the whole one brings both halves.
 TEST(Answers, HalvesOfCharactersAreReportedByTheirBytes) {
   const std::vector<TokenLogprob> first = {{"a", -0.5, {{"a", -0.5}, {"\xf0", -9e9}}, false},

@@ -14,6 +14,12 @@ constexpr std::uint64_t kMaxEffortTokens = 131072;
 RequestError overflow(const TokenLimits& limits, text::Profile profile) {
   const std::uint64_t asked = limits.max_tokens.value_or(0);
   RequestError error;
+  if (profile == text::Profile::kOurs && limits.dialect == Dialect::kMessages) {
+    error.message = fmt::format("prompt is too long: {} tokens > {} maximum", limits.prompt_tokens,
+                                limits.context_limit - 1);
+    error.code = "context_length_exceeded";
+    return error;
+  }
   error.message = fmt::format(
       "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
       "messages, {} in the "

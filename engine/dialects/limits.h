@@ -9,6 +9,7 @@
 namespace deepinfer::dialects {
 
 struct TokenLimits {
+  Dialect dialect = Dialect::kChat;  // whose words an error is in
   bool thinking = true;
   std::optional<text::Effort> effort;
   std::optional<std::uint32_t> max_tokens;  // as requested
@@ -18,7 +19,8 @@ struct TokenLimits {
 
 // The number of new tokens, at least 1. Without a request: 8192 in chat mode, 65536 in thinking mode, 131072 at maximal
 // effort, as far as the context reaches. Errors (code context_length_exceeded, both numbers): a prompt that fills the
-// context; in the package profile also a request that would leave it, which ours lowers instead.
+// context; in the package profile also a request that would leave it, which ours lowers instead. In ours the words for
+// Messages are those that its clients look for before they shorten a conversation.
 Parsed<std::uint64_t> resolve_max_tokens(const TokenLimits& limits, text::Profile profile);
 
 }  // namespace deepinfer::dialects

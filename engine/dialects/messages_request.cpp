@@ -404,7 +404,11 @@ class Reader {
     if (source.find("type") != nullptr) {
       const std::string type = required_string(findings_, source, "type", path);
       if (!ours()) return findings_.semantic(path + ": server tools are not supported");
-      if (type != "custom") return;  // a server's tool: left out
+      // What the reference API runs by itself is left out: the model answers without it.
+      if (is_tool_kind(type,
+                       {"web_search", "web_fetch", "code_execution", "tool_search_tool", "mcp_toolset"}))
+        return;
+      if (type != "custom") return findings_.semantic(unavailable_tool(type, path));
     }
     text::ToolDefinition tool = make_tool(source, "input_schema", false, path, findings_, schema_findings_);
     tool.defer_loading = bool_field(findings_, source, "defer_loading", path).value_or(false);

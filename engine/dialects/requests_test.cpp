@@ -239,14 +239,83 @@ TEST(ResponsesRequest, CustomToolsBecomeFunctionsWithOneText) {
             R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"]})");
 }
 
+TEST(ResponsesRequest, CustomToolsStandInNamespacesToo) {
+  const std::string_view body = R"({"model":"m","input":[{"role":"user","content":"x"},
+      {"type":"custom_tool_call","call_id":"c","namespace":"s","name":"exec","input":"ls"},
+      {"type":"custom_tool_call_output","call_id":"c","output":[{"type":"input_text","text":"a"}]}],
+      "tools":[{"type":"namespace","name":"s","tools":[{"type":"function","name":"f"},
+      {"type":"custom","name":"exec"}]}]})";
+  const Request request = accepted(Dialect::kResponses, body);
+  ASSERT_EQ(request.conversation.tools.size(), 2U);
+  EXPECT_EQ(request.custom_tools, (std::vector<std::string>{"s::exec"}));
+  EXPECT_EQ(request.conversation.messages[1].tool_calls[0].name, "s::exec");
+  RequestContext package = context();
+  package.profile = text::Profile::kPackage;
+  EXPECT_NE(refused(Dialect::kResponses, body, package).message.find("inside a namespace"),
+            std::string::npos);
+}
+
+TEST(ResponsesRequest, CallsOfALocalShellComeBack) {
+  const Request request =
+      accepted(Dialect::kResponses, R"({"model":"m","input":[{"role":"user","content":"x"},
+      {"type":"local_shell_call","id":"i","call_id":"c","action":{"type":"exec","command":["ls"]}},
+      {"type":"function_call_output","call_id":"c","output":"a"},
+      {"type":"local_shell_call","id":"d","action":{"type":"exec","command":["pwd"]}},
+      {"type":"local_shell_call_output","id":"d","output":"b"}]})");
+  const auto& messages = request.conversation.messages;
+  ASSERT_EQ(messages.size(), 5U);
+  EXPECT_EQ(messages[1].tool_calls[0].name, "local_shell");
+  EXPECT_EQ(messages[1].tool_calls[0].arguments, R"({"type":"exec","command":["ls"]})");
+  EXPECT_EQ(messages[4].tool_call_id, "d");
+  EXPECT_EQ(messages[4].text(), "b");
+}
+
+// Hosted tools are left out; a type that the client would have to run, or that nobody knows, is named.
+TEST(Requests, ToolsThatNobodyWouldRunAreRefused) {
+  const auto of = [](Dialect dialect, std::string_view type) {
+    const std::string tools = R"("tools":[{"type":")" + std::string(type) + R"(","name":"n"}]})";
+    return parse_request(dialect,
+                         dialect == Dialect::kMessages
+                             ? R"({"model":"m","messages":[{"role":"user","content":"u"}],)" + tools
+                             : R"({"model":"m","input":"x",)" + tools,
+                         context());
+  };
+  for (const char* type : {"web_search_20250305", "web_fetch_20250910", "tool_search_tool_regex_20251119"}) {
+    const auto request = of(Dialect::kMessages, type);
+    ASSERT_TRUE(request.ok()) << type;
+    EXPECT_TRUE(request->conversation.tools.empty());
+  }
+  for (const char* type :
+       {"web_search", "web_search_preview_2025_03_11", "image_generation", "mcp", "tool_search"}) {
+    const auto request = of(Dialect::kResponses, type);
+    ASSERT_TRUE(request.ok()) << type;
+    EXPECT_TRUE(request->conversation.tools.empty());
+  }
+  for (const auto& [dialect, type] :
+       {std::pair(Dialect::kMessages, "bash_20250124"), std::pair(Dialect::kMessages, "web_searching"),
+        std::pair(Dialect::kResponses, "local_shell"),
+        std::pair(Dialect::kResponses, "computer_use_preview")}) {
+    const auto request = of(dialect, type);
+    ASSERT_FALSE(request.ok()) << type;
+    if (dialect == Dialect::kResponses) EXPECT_EQ(request.error().param, "tools[0].type");
+    EXPECT_NE(request.error().message.find(type), std::string::npos);
+  }
+}
+
 TEST(Limits, OursLowersAndRefusesFullContexts) {
-  TokenLimits limits{
-      .thinking = false, .effort = {}, .max_tokens = 100, .prompt_tokens = 60, .context_limit = 100};
+  TokenLimits limits;
+  limits.thinking = false;
+  limits.max_tokens = 100;
+  limits.prompt_tokens = 60;
+  limits.context_limit = 100;
   EXPECT_EQ(*resolve_max_tokens(limits, text::Profile::kOurs), 40U);
   limits.prompt_tokens = 100;
   const auto full = resolve_max_tokens(limits, text::Profile::kOurs);
   ASSERT_FALSE(full.ok());
   EXPECT_EQ(full.error().code, "context_length_exceeded");
+  limits.dialect = Dialect::kMessages;
+  EXPECT_EQ(resolve_max_tokens(limits, text::Profile::kOurs).error().message,
+            "prompt is too long: 100 tokens > 99 maximum");
 }
 
 TEST(ErrorBody, EachDialectHasItsShape) {

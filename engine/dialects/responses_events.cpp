@@ -1,10 +1,12 @@
 // Responses answers: recipe.md 6.3.
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
 #include "dialects/argument_stream.h"
 #include "dialects/events.h"
+#include "text/json_text.h"
 
 namespace deepinfer::dialects::responses {
 namespace {
@@ -45,13 +47,12 @@ class Writer : public AnswerWriter {
         case ParserEvent::Kind::kReasoning:
           if (item_ != Item::kReasoning) open_text(Item::kReasoning, frames);
           text_ += event.text;
-          add_text("response.reasoning_text.delta", "delta", event.text, frames);
+          add_delta("response.reasoning_text.delta", event.text, frames);
           break;
         case ParserEvent::Kind::kContent:
           if (item_ != Item::kMessage) open_text(Item::kMessage, frames);
           text_ += event.text;
-          add_text("response.output_text.delta", "delta", event.text, frames);
-          tokens_sent_ = tokens_.size();
+          add_text_delta(event.text, frames);
           break;
         case ParserEvent::Kind::kCallStart: open_call(event.text, frames); break;
         case ParserEvent::Kind::kArguments: arguments(event.text, frames); break;
@@ -185,30 +186,67 @@ class Writer : public AnswerWriter {
         frames);
   }
 
-  // A delta or the whole text of the open part.
-  void add_text(const std::string& type, std::string_view key, const std::string& text,
-                std::vector<SseFrame>& frames) {
-    if (item_ == Item::kReasoning) {
-      return add(type, {{"content_index", 0}, {key, text}, {"item_id", open_id_}, {"output_index", index()}},
-                 frames);
+  // Members of an event that brings text of the open item, as its delta or as a whole.
+  JsonValue text_event(std::string_view type, std::string_view key, const std::string& text,
+                       std::span<const TokenLogprob> tokens) const {
+    JsonValue event = JsonValue::object({{"type", type}});
+    if (item_ == Item::kReasoning || item_ == Item::kMessage) event.set("content_index", 0);
+    event.set(key, text);
+    event.set("item_id", open_id_);
+    if (item_ == Item::kMessage) event.set("logprobs", logprob_list(tokens));
+    event.set("output_index", index());
+    return event;
+  }
+
+  // The whole text of the open item.
+  void add_whole(std::string_view type, std::string_view key, std::vector<SseFrame>& frames) {
+    JsonValue event = text_event(type, key, text_, tokens_);
+    event.set("sequence_number", sequence_++);
+    frames.push_back({std::string(type), write_json(event)});
+  }
+
+  void add_text_delta(const std::string& text, std::vector<SseFrame>& frames) {
+    constexpr std::string_view kType = "response.output_text.delta";
+    if (!request_.sampling.logprobs) return add_delta(kType, text, frames);
+    JsonValue event = text_event(kType, "delta", text, std::span(tokens_).subspan(tokens_sent_));
+    tokens_sent_ = tokens_.size();
+    event.set("sequence_number", sequence_++);
+    frames.push_back({std::string(kType), write_json(event)});
+  }
+
+  // Most events of a stream are deltas, and those of an item differ in their text and number alone; what is around these
+  // is written once.
+  void add_delta(std::string_view type, std::string_view text, std::vector<SseFrame>& frames) {
+    if (before_delta_.empty()) {
+      constexpr std::string_view kPlace = R"("here")";  // no string of JSON has bare quotes in it
+      const std::string all = write_json(text_event(type, "delta", "here", {}));
+      const std::size_t place = all.find(kPlace);
+      before_delta_ = all.substr(0, place);
+      after_delta_ = all.substr(place + kPlace.size());
+      after_delta_.back() = ',';  // in place of the brace that closes the event
+      after_delta_ += R"("sequence_number":)";
     }
-    add(type,
-        {{"content_index", 0},
-         {key, text},
-         {"item_id", open_id_},
-         {"logprobs", logprob_list(std::span(tokens_).subspan(key == "delta" ? tokens_sent_ : 0))},
-         {"output_index", index()}},
-        frames);
+    SseFrame& frame = frames.emplace_back();
+    frame.name = type;
+    frame.data.reserve(before_delta_.size() + after_delta_.size() + 64);
+    frame.data = before_delta_;
+    frame.data += '"';
+    text::append_json_escaped(text, frame.data);
+    frame.data += '"';
+    frame.data += after_delta_;
+    fmt::format_to(std::back_inserter(frame.data), "{}}}", sequence_++);
   }
 
   JsonValue call_item(std::string_view status) const {
     if (item_ == Item::kCustom) {
-      return JsonValue::object({{"type", "custom_tool_call"},
-                                {"id", open_id_},
-                                {"status", status},
-                                {"call_id", call_id_},
-                                {"name", call_name_},
-                                {"input", text_}});
+      JsonValue item = JsonValue::object({{"type", "custom_tool_call"},
+                                          {"id", open_id_},
+                                          {"status", status},
+                                          {"call_id", call_id_},
+                                          {"name", call_name_}});
+      if (!call_space_.empty()) item.set("namespace", call_space_);
+      item.set("input", text_);
+      return item;
     }
     JsonValue item = JsonValue::object({{"type", "function_call"},
                                         {"id", open_id_},
@@ -245,8 +283,8 @@ class Writer : public AnswerWriter {
     const bool custom = item_ == Item::kCustom;
     const auto add_piece = [&](const std::string& piece) {
       text_ += piece;
-      add(custom ? "response.custom_tool_call_input.delta" : "response.function_call_arguments.delta",
-          {{"delta", piece}, {"item_id", open_id_}, {"output_index", index()}}, frames);
+      add_delta(custom ? "response.custom_tool_call_input.delta" : "response.function_call_arguments.delta",
+                piece, frames);
     };
     if (custom) {
       std::string input;
@@ -267,8 +305,7 @@ class Writer : public AnswerWriter {
       case Item::kReasoning:
       case Item::kMessage: {
         const bool reasoning = item_ == Item::kReasoning;
-        add_text(reasoning ? "response.reasoning_text.done" : "response.output_text.done", "text", text_,
-                 frames);
+        add_whole(reasoning ? "response.reasoning_text.done" : "response.output_text.done", "text", frames);
         add("response.content_part.done",
             {{"content_index", 0},
              {"item_id", open_id_},
@@ -280,19 +317,18 @@ class Writer : public AnswerWriter {
         break;
       }
       case Item::kFunction:
-        add("response.function_call_arguments.done",
-            {{"arguments", text_}, {"item_id", open_id_}, {"output_index", index()}}, frames);
+        add_whole("response.function_call_arguments.done", "arguments", frames);
         done = call_item(status);
         break;
       case Item::kCustom:
-        add("response.custom_tool_call_input.done",
-            {{"input", text_}, {"item_id", open_id_}, {"output_index", index()}}, frames);
+        add_whole("response.custom_tool_call_input.done", "input", frames);
         done = call_item(status);
         break;
     }
     add("response.output_item.done", {{"item", done}, {"output_index", index()}}, frames);
     output_.push(std::move(done));
     item_ = Item::kNone;
+    before_delta_.clear();  // of the next item: another id and number
   }
 
   const Request& request_;
@@ -301,8 +337,9 @@ class Writer : public AnswerWriter {
   std::uint64_t sequence_ = 0;
   Item item_ = Item::kNone;
   std::string open_id_, text_, call_id_, call_name_, call_space_;
-  std::vector<TokenLogprob> tokens_;  // of the open message
-  std::size_t tokens_sent_ = 0;       // of these: in a delta
+  std::string before_delta_, after_delta_;  // of the open item
+  std::vector<TokenLogprob> tokens_;        // of the open message
+  std::size_t tokens_sent_ = 0;             // of these: in a delta
   std::size_t calls_ = 0;
   ArgumentCutter cutter_;
   InputDecoder decoder_;

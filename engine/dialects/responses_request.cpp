@@ -217,6 +217,8 @@ class Reader {
     if (type->text() == "custom_tool_call") return custom_call(source, path);
     if (type->text() == "function_call_output" || type->text() == "custom_tool_call_output")
       return call_output(source, path);
+    if (ours() && type->text() == "local_shell_call") return shell_call(source, path);
+    if (ours() && type->text() == "local_shell_call_output") return call_output(source, path);
     // Items of tools that are not served leave nothing.
   }
 
@@ -356,8 +358,7 @@ class Reader {
     call.id = required_string(findings_, source, "call_id", path);
     call.name = required_string(findings_, source, "name", path);
     call.arguments = required_string(findings_, source, "arguments", path);
-    if (const auto space = string_field(findings_, source, "namespace", path))
-      call.name = names_.find(*space, call.name);
+    call.name = in_namespace(source, path, call.name);
     add_call(std::move(call), path);
   }
 
@@ -367,13 +368,37 @@ class Reader {
     call.name = required_string(findings_, source, "name", path);
     call.arguments =
         write_json(JsonValue::object({{"input", required_string(findings_, source, "input", path)}}));
+    if (ours()) call.name = in_namespace(source, path, call.name);
     add_call(std::move(call), path);
+  }
+
+  // The name in the prompt of what a call in the history names.
+  std::string in_namespace(const JsonValue& source, const std::string& path, const std::string& name) {
+    const auto space = string_field(findings_, source, "namespace", path);
+    return space ? names_.find(*space, name) : name;
+  }
+
+  // From a history that began at another server: this one declares no such tool.
+  void shell_call(const JsonValue& source, const std::string& path) {
+    text::ToolCall call;
+    call.id = call_id(source, path);
+    call.name = "local_shell";
+    if (const JsonValue* action = required_object(findings_, source, "action", path))
+      call.arguments = write_json(*action);
+    add_call(std::move(call), path);
+  }
+
+  // Items of the local shell may have an `id` alone.
+  std::string call_id(const JsonValue& source, const std::string& path) {
+    const auto id = string_field(findings_, source, "call_id", path);
+    if (id || !ours()) return id.value_or("");
+    return string_field(findings_, source, "id", path).value_or("");
   }
 
   void call_output(const JsonValue& source, const std::string& path) {
     Message result;
     result.role = Role::kTool;
-    result.tool_call_id = string_field(findings_, source, "call_id", path).value_or("");
+    result.tool_call_id = call_id(source, path);
     if (const JsonValue* output = required_any(findings_, source, "output", path)) {
       if (!text_or_parts(*output, join_path(path, "output"), result.parts))
         findings_.shape(join_path(path, "output") +
@@ -434,9 +459,14 @@ class Reader {
     } else if (type == "namespace") {
       name_space(source, path);
     } else if (type == "custom") {
-      custom_tool(source, path);
+      text::ToolDefinition tool = custom_tool(source, path);
+      request_.custom_tools.push_back(tool.name);
+      request_.conversation.tools.push_back(std::move(tool));
+    } else if (ours() && !is_tool_kind(type, {"web_search", "file_search", "code_interpreter",
+                                              "image_generation", "mcp", "tool_search"})) {
+      fault(join_path(path, "type"), unavailable_tool(type, path));
     }
-    // web_search and unknown kinds are left out.
+    // What the reference API runs by itself is left out: the model answers without it.
   }
 
   void name_space(const JsonValue& source, const std::string& path) {
@@ -451,14 +481,18 @@ class Reader {
       const std::string at = index_path(join_path(path, "tools"), i);
       if (!expect_object(findings_, inner, at)) continue;
       const auto type = required_word(findings_, inner, "type", at, {"function", "custom"});
-      if (type != 0U) {
+      if (type != 0U && !ours()) {
         findings_.semantic(fmt::format("{}: only function tools are allowed inside a namespace", at));
         continue;
       }
-      text::ToolDefinition tool = make_tool(inner, "parameters", true, at, findings_, schema_findings_);
+      const bool custom = type == 1U;
+      text::ToolDefinition tool = custom
+                                      ? custom_tool(inner, at)
+                                      : make_tool(inner, "parameters", true, at, findings_, schema_findings_);
       if (!locals.insert(tool.name).second)
         schema_findings_.semantic("Tool names within a namespace must be unique.");
       tool.name = names_.give(space, tool.name);
+      if (custom) request_.custom_tools.push_back(tool.name);
       if (request_.version == text::ModelVersion::kV41 && description)
         tool.description = *description + "\n" + tool.description.value_or("");
       request_.conversation.tools.push_back(std::move(tool));
@@ -466,7 +500,7 @@ class Reader {
   }
 
   // A free-form tool is a function with one string; its output is turned back into text (responses_events).
-  void custom_tool(const JsonValue& source, const std::string& path) {
+  text::ToolDefinition custom_tool(const JsonValue& source, const std::string& path) {
     text::ToolDefinition tool;
     tool.name = required_string(findings_, source, "name", path);
     const bool patch = tool.name == kPatchTool;
@@ -481,8 +515,7 @@ class Reader {
         {{"type", "object"},
          {"properties", JsonValue::object({{"input", JsonValue::object({{"type", "string"}})}})},
          {"required", JsonValue::array({"input"})}});
-    request_.custom_tools.push_back(tool.name);
-    request_.conversation.tools.push_back(std::move(tool));
+    return tool;
   }
 
   void tool_choice(const JsonValue& body) {

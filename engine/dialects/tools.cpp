@@ -74,6 +74,17 @@ text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_
   return tool;
 }
 
+bool is_tool_kind(std::string_view type, std::initializer_list<std::string_view> kinds) {
+  return std::any_of(kinds.begin(), kinds.end(), [type](std::string_view kind) {
+    return type.starts_with(kind) && (type.size() == kind.size() || type[kind.size()] == '_');
+  });
+}
+
+std::string unavailable_tool(const std::string& type, const std::string& path) {
+  return fmt::format("{}: tools of type '{}' are not available: declare a function with a schema instead.",
+                     path, type.substr(0, 100));
+}
+
 void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings) {
   std::set<std::string_view> names;
   bool strict = false, loose = false;

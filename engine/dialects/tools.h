@@ -2,6 +2,7 @@
 // Private to the dialects.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,11 @@ void check_tool_name(const std::string& name, const std::string& path, Findings&
 // when the request switches its tools off.
 text::ToolDefinition make_tool(const JsonValue& source, std::string_view schema_key, bool may_lack_parameters,
                                const std::string& path, Findings& findings, Findings& schema_findings);
+
+// Whether a tool type is one of `kinds`, with or without a version behind it ("web_search", "web_search_20250305").
+bool is_tool_kind(std::string_view type, std::initializer_list<std::string_view> kinds);
+// Why a tool is refused that nobody would run: its client waits for calls that the model cannot make.
+std::string unavailable_tool(const std::string& type, const std::string& path);
 
 // Unique names; strict and other tools don't mix.
 void check_tools(const std::vector<text::ToolDefinition>& tools, Findings& findings);

@@ -343,6 +343,7 @@ HttpReply Api::generate(dialects::Dialect dialect, const HttpRequest& http, cons
 dialects::Parsed<Api::Prompt> Api::with_limit(service::EncodedTurn encoded,
                                               const dialects::Request& request) const {
   dialects::TokenLimits limits;
+  limits.dialect = request.dialect;
   limits.thinking = request.conversation.thinking;
   limits.effort = request.conversation.effort;
   limits.max_tokens = request.sampling.max_tokens;

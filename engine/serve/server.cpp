@@ -107,7 +107,8 @@ Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Result<std::unique_ptr<Server>> Server::start(Api& api, const ServerOptions& options) {
   ServerOptions wanted = options;
-  const int half = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2);
+  // Never one alone: a body of 64 MiB must not keep /health waiting.
+  const int half = std::max(2, static_cast<int>(std::thread::hardware_concurrency()) / 2);
   if (wanted.io_threads == 0) wanted.io_threads = half;
   if (wanted.workers == 0) wanted.workers = half;
   raise_descriptor_limit();

@@ -16,8 +16,8 @@ namespace deepinfer::serve {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;     // 0: any free one
-  int io_threads = 0;  // 0: half the processors, at least 1
-  int workers = 0;     // threads that handle requests; 0: half the processors, at least 1
+  int io_threads = 0;  // 0: half the processors, at least 2
+  int workers = 0;     // threads that handle requests; 0: half the processors, at least 2
   int max_connections = 20'000;
   std::size_t max_header_bytes = std::size_t{64} << 10;
   std::size_t max_body_bytes = std::size_t{64} << 20;

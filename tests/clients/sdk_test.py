@@ -1,18 +1,13 @@
-"""The server under the openai and anthropic packages, and under request bodies as coding agents send them."""
+"""The server under the openai and anthropic packages."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 import unittest
-import urllib.error
-import urllib.request
 
 import anthropic
 import openai
+
+from served import Server
 
 PROGRAM, MODEL = sys.argv[1:3]
 KEYS = ("key-for-tests", "key-of-another-tenant")
@@ -22,44 +17,8 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 RESULT = json.dumps({"city": "Berlin", "condition": "sunny", "temperature": 25})
 
 
-class Server:
-    """One server for all tests, on a free port."""
-
-    def __init__(self):
-        self.keys = tempfile.NamedTemporaryFile("w", suffix=".keys")
-        self.keys.write(f"{KEYS[0]} tenant=tests\n{KEYS[1]} tenant=other max_waiting=1\n")
-        self.keys.flush()
-        self.process = subprocess.Popen(
-            [PROGRAM, "serve", "--model", MODEL, "--port", "0", "--api-key-file", self.keys.name,
-             "--served-model-name", "demo", "--max-model-len", "8192", "--strict-model-names"],
-            stderr=subprocess.PIPE, text=True)
-        line = self.process.stderr.readline()
-        self.url = line.split()[3].rstrip(",")
-        while self.get("/ready")[0] != 200:
-            if self.process.poll() is not None:
-                raise RuntimeError(self.process.stderr.read())
-            time.sleep(0.05)
-
-    def get(self, path):
-        try:
-            with urllib.request.urlopen(self.url + path) as reply:
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def metric(self, name):
-        return sum(float(line.split()[-1]) for line in self.get("/metrics")[1].splitlines()
-                   if line.startswith(name + "{"))
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
-        self.process.stderr.close()
-        self.keys.close()
-        return code
-
-
-SERVER = Server()
+SERVER = Server(PROGRAM, MODEL, [f"{KEYS[0]} tenant=tests", f"{KEYS[1]} tenant=other max_waiting=1"],
+                "--served-model-name", "demo", "--strict-model-names")
 
 
 class OpenAi(unittest.TestCase):
@@ -289,12 +248,7 @@ class Anthropic(unittest.TestCase):
 
 class EverythingEnds(unittest.TestCase):
     def test_nothing_is_left_behind(self):
-        for _ in range(200):
-            busy = SERVER.metric("vllm:num_requests_running") + SERVER.metric("vllm:num_requests_waiting")
-            if busy == 0 and SERVER.metric("vllm:kv_cache_usage_perc") == 0:
-                return
-            time.sleep(0.05)
-        self.fail("requests or blocks are left: " + SERVER.get("/metrics")[1])
+        self.assertTrue(SERVER.idle(), "requests or blocks are left: " + SERVER.get("/metrics")[1])
 
 
 if __name__ == "__main__":
