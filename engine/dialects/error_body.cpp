@@ -1,5 +1,7 @@
 #include "dialects/error_body.h"
 
+#include "text/detokenizer.h"
+
 namespace deepinfer::dialects {
 namespace {
 
@@ -34,15 +36,16 @@ const StatusWords& words_of(int status) {
 std::string error_body(const RequestError& error, Dialect dialect, text::Profile profile,
                        std::string_view request_id) {
   using text::JsonValue;
+  // Messages quote what they refuse, and what is long only in part: the cut may be inside a character.
+  const std::string message = text::to_valid_utf8(error.message);
   if (dialect == Dialect::kMessages && profile == text::Profile::kOurs) {
     return write_json(JsonValue::object(
         {{"type", "error"},
-         {"error",
-          JsonValue::object({{"type", words_of(error.status).messages_type}, {"message", error.message}})},
+         {"error", JsonValue::object({{"type", words_of(error.status).messages_type}, {"message", message}})},
          {"request_id", request_id}}));
   }
   JsonValue inner = JsonValue::object(
-      {{"message", error.message}, {"type", error.type}, {"param", nullptr}, {"code", error.code}});
+      {{"message", message}, {"type", error.type}, {"param", nullptr}, {"code", error.code}});
   if (error.param) inner.set("param", *error.param);
   return write_json(JsonValue::object({{"error", std::move(inner)}}));
 }

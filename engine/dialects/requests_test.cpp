@@ -5,6 +5,7 @@
 #include "dialects/internal_form.h"
 #include "dialects/limits.h"
 #include "dialects/request.h"
+#include "text/detokenizer.h"
 
 namespace deepinfer::dialects {
 namespace {
@@ -325,6 +326,18 @@ TEST(ErrorBody, EachDialectHasItsShape) {
       R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}})");
   EXPECT_EQ(error_body(error, Dialect::kMessages, text::Profile::kOurs, "r1"),
             R"({"type":"error","error":{"type":"rate_limit_error","message":"busy"},"request_id":"r1"})");
+}
+
+TEST(ErrorBody, QuotesEndInWholeCharacters) {
+  std::string long_word = "x";
+  for (int i = 0; i < 60; ++i)
+    long_word += "ä";
+  const RequestError error =
+      refused(Dialect::kResponses,
+              R"({"model":"m","input":[{"role":"user","content":[{"type":")" + long_word + R"("}]}]})");
+  const std::string body = error_body(error, Dialect::kResponses, text::Profile::kOurs, "r1");
+  EXPECT_NE(body.find("xä"), std::string::npos);
+  EXPECT_EQ(text::to_valid_utf8(body), body);
 }
 
 TEST(InternalForm, FaultsNameTheField) {
