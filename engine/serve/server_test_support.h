@@ -104,6 +104,7 @@ inline service::Service& demo() {
 class ServerTest : public testing::Test {
  protected:
   void start(ServerOptions options = {}, const std::string& keys = "") {
+    server_.reset();  // the one before uses what is replaced here
     if (!keys.empty()) keys_ = keys_from(keys);
     ApiOptions names;
     names.model_name = "demo";
