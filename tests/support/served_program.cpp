@@ -84,7 +84,10 @@ ServedProgram::ServedProgram(const std::vector<std::string>& options) {
   port_ = static_cast<std::uint16_t>(std::stoi(line.substr(colon + 1)));
   for (int i = 0; get(port_, "/ready").empty(); ++i) {
     // Minutes, for sanitized programs on busy machines.
-    if (i > 6000 || !lives()) throw std::runtime_error("the server does not become ready");
+    if (i > 6000 || !lives()) {
+      stop();
+      throw std::runtime_error("the server does not become ready");
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
