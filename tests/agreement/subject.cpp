@@ -24,11 +24,12 @@ const std::string& fast_backend() {
   static const std::string name = [] {
     const char* given = std::getenv("DEEPINFER_AGREEMENT_BACKEND");
     const std::string chosen = given == nullptr ? "cpu" : given;
-    if (const auto made = backend::create(chosen, {}); !made.ok()) {
-      std::fprintf(stderr, "SKIPPED: %s\n", made.error().message().c_str());
-      std::exit(77);
-    }
-    return chosen;
+    const auto made = backend::create(chosen, {});
+    if (made.ok()) return chosen;
+    // Only the lack of a GPU is a reason to skip; a name that does not exist, or a GPU that fails, is not.
+    const bool absent = chosen == "cuda" && made.error().kind == ErrorKind::kUnsupported;
+    std::fprintf(stderr, "%s: %s\n", absent ? "SKIPPED" : "FAILED", made.error().message().c_str());
+    std::exit(absent ? 77 : 1);
   }();
   return name;
 }

@@ -36,7 +36,7 @@ model::Model load(const DeviceOptions& options) {
 std::string why_absent(const std::string& backend) {
   if (backend != "cuda") return "";
   const auto made = backend::create(backend, {});
-  return made.ok() ? "" : made.error().message();
+  return !made.ok() && made.error().kind == ErrorKind::kUnsupported ? made.error().message() : "";
 }
 
 Device::Device(const DeviceOptions& options) : model_(load(options)) {

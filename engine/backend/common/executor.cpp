@@ -215,11 +215,7 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
     }
     return tensor;
   }
-  std::string known;
-  for (const graph::Seam& seam : graph_->seams)
-    known += (known.empty() ? "" : ", ") + seam.name;
-  return make_error(ErrorKind::kNotFound, fmt::format("the graph has no seam named '{}'", name),
-                    known.empty() ? "build the model with seams" : fmt::format("it has: {}", known));
+  return no_such_seam(*graph_, name);
 }
 
 std::vector<Executable::Memory> Executor::memory() const {

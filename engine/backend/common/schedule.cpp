@@ -16,6 +16,14 @@ std::int64_t columns_of(const graph::Value& value) {
   return product;
 }
 
+Error no_such_seam(const graph::Graph& graph, const std::string& name) {
+  std::string known;
+  for (const graph::Seam& seam : graph.seams)
+    known += (known.empty() ? "" : ", ") + seam.name;
+  return make_error(ErrorKind::kNotFound, fmt::format("the graph has no seam named '{}'", name),
+                    known.empty() ? "build the model with seams" : fmt::format("it has: {}", known));
+}
+
 Result<Schedule> Schedule::make(const graph::Graph& graph, const std::function<bool(Op)>& has_kernel) {
   Schedule schedule(graph);
   for (size_t s = 0; s < graph.segments.size(); ++s) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -54,6 +55,9 @@ class Schedule {
   std::vector<ScheduledNode> nodes_;
   std::vector<ScheduledSite> sites_;
 };
+
+// kNotFound for a name that no seam of the graph has; names the known ones.
+Error no_such_seam(const graph::Graph& graph, const std::string& name);
 
 // Product of all dimensions after the first.
 std::int64_t columns_of(const graph::Value& value);

@@ -17,8 +17,9 @@ using graph::ValueId;
 
 namespace {
 
-constexpr int kMostCapturedRows = 256;   // steps of more rows are long enough to hide their launches
-constexpr std::size_t kMostGraphs = 64;  // the least useful goes when there would be more
+constexpr int kMostCapturedRows = 256;  // steps of more rows are long enough to hide their launches
+constexpr std::size_t kMostGraphs =
+    64;  // all go when there would be more: tiers come back as they are needed
 constexpr std::int64_t kLeastContext = 1024;
 
 int element_bytes(graph::ElementType type) {
@@ -303,11 +304,7 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
     }
     return tensor;
   }
-  std::string known;
-  for (const graph::Seam& seam : graph_->seams)
-    known += (known.empty() ? "" : ", ") + seam.name;
-  return make_error(ErrorKind::kNotFound, fmt::format("the graph has no seam named '{}'", name),
-                    known.empty() ? "build the model with seams" : fmt::format("it has: {}", known));
+  return no_such_seam(*graph_, name);
 }
 
 std::vector<Executable::Memory> Executor::memory() const {

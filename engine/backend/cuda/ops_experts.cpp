@@ -126,6 +126,13 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
   const auto experts = static_cast<int>(first.parts.size());
   const StepBuffers* const step = &prepare.step;
   if (prepare.wide() || !prepare.weights.packable(node.weights[0]) || first.k % 2 != 0) {
+    constexpr std::int64_t kMostPairs = 65535;  // the second dimension of a grid
+    if (prepare.most_rows(node.inputs[1]) * top_k > kMostPairs)
+      return make_error(
+          ErrorKind::kUnsupported,
+          fmt::format("cannot compile {}: {} rows of {} experts in f32; the cuda backend takes {} together",
+                      graph::op_name(node.op), prepare.most_rows(node.inputs[1]), top_k, kMostPairs),
+          "lower --step-tokens");
     std::vector<std::pair<PlainStack, Values>> parts;
     for (std::size_t i = 0; i < node.weights.size(); ++i) {
       DI_ASSIGN(const PlainStack stack, prepare.weights.plain_stack(node.weights[i]));
@@ -182,7 +189,7 @@ ManyExperts plan_many(const std::array<StackPart, 2>& stacks, const StackPart& l
                 plan_experts_down_many(down, &many.down) == cudaSuccess;
   return many;
 }
-// From so many pairs an expert on, on average.
+// From so many pairs an expert on, on average: a guess, as in ops_linear.cpp.
 constexpr int kManyPairs = 4;
 
 // All of the routed experts: assignment, gate and up with their SwiGLU, down, sum. What is between lies in scratch memory.

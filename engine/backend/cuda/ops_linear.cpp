@@ -11,7 +11,8 @@ using graph::Op;
 
 namespace {
 
-// From so many rows on the products of many rows are faster; both families give the same bits.
+// From so many rows on a part is multiplied by the kernels for many rows; both families give the same bits. The place is a guess:
+// at 64 rows those kernels are slow still (docs/kernels/many_rows.md), the others were not timed there.
 constexpr int kManyRows = 48;
 
 // Packed weights need bf16 input and whole words of it; everything else is multiplied plainly.

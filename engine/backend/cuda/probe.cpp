@@ -34,27 +34,19 @@ double best_time(Device& device, const std::function<void()>& work) {
 
 }  // namespace
 
-Result<Roofs> measure_roofs() {
+Result<double> measure_read_rate() {
   DI_ASSIGN(const auto device, Device::open(0));
   device->use();
   std::size_t free = 0, total = 0;
   device->note(cudaMemGetInfo(&free, &total), "measured");
   const std::size_t bytes = std::min<std::size_t>(free / 4, std::size_t{8} << 30) / 4096 * 4096;
   DI_ASSIGN(const DeviceBuffer from, DeviceBuffer::create(device, "probe", bytes));
-  DI_ASSIGN(const DeviceBuffer to, DeviceBuffer::create(device, "probe", bytes / 2));
   DI_ASSIGN(const DeviceBuffer sink, DeviceBuffer::create(device, "probe", 16));
   device->note(cudaMemset(from.data(), 0x5a, bytes), "measured");
-  Roofs roofs;
-  roofs.read_bytes = static_cast<double>(bytes) / best_time(*device, [&] {
-                       read_all(from.data(), bytes, sink.as<std::uint32_t>(), device->stream());
-                     });
-  roofs.write_read_bytes = static_cast<double>(bytes) / best_time(*device, [&] {
-                             device->note(cudaMemcpyAsync(to.data(), from.data(), bytes / 2,
-                                                          cudaMemcpyDeviceToDevice, device->stream()),
-                                          "measured");
-                           });
+  const double seconds =
+      best_time(*device, [&] { read_all(from.data(), bytes, sink.as<std::uint32_t>(), device->stream()); });
   DI_TRY(device->healthy());
-  return roofs;
+  return static_cast<double>(bytes) / seconds;
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -5,11 +5,8 @@
 
 namespace deepinfer::backend::cuda {
 
-struct Roofs {
-  double read_bytes = 0;        // bytes a second, reading 8 GiB of device memory (less where less is free)
-  double write_read_bytes = 0;  // bytes a second, copying: each byte counted as read and as written
-};
-// The best of a few passes. Errors of Device::open; kOutOfMemory.
-Result<Roofs> measure_roofs();
+// Bytes a second, reading 8 GiB of device memory (a quarter of what is free where that is less): the best of a few passes.
+// Errors of Device::open; kOutOfMemory.
+Result<double> measure_read_rate();
 
 }  // namespace deepinfer::backend::cuda

@@ -60,7 +60,6 @@ void hc_collapse(const StepData& step, RowSpace rows, HcShape shape, Values h, c
 void hc_expand(const StepData& step, RowSpace rows, HcShape shape, Values y, Values h, const float* post,
                const float* comb, Values expanded, cudaStream_t stream);
 
-inline constexpr int kMostNgram = 8;
 struct EngramTable {
   int orders = 0, heads = 0, pad_id = 0, vocab = 0;
   const std::int32_t* token_map = nullptr;
