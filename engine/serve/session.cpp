@@ -1,7 +1,6 @@
 #include "serve/session.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
@@ -16,6 +15,7 @@
 
 #include "base/log.h"
 #include "serve/chunk.h"
+#include "serve/peer.h"
 
 namespace deepinfer::serve {
 
@@ -198,14 +198,17 @@ asio::awaitable<void> Session::send_whole(const HttpRequest& request, HttpReply&
 }
 
 asio::awaitable<void> Session::watch_client() {
+  Peer peer = Peer::kSilent;
+  while (peer == Peer::kSilent) {
+    const auto [waited] = co_await stream_.socket().async_wait(asio::socket_base::wait_read, kAsTuple);
+    if (waited) co_return;
+    peer = look_at_peer(stream_.socket().native_handle());
+  }
+  if (peer == Peer::kGone) co_return;
+  // The next request of a client that does not wait: it is read when its turn comes.
   asio::steady_timer never(stream_.get_executor());
   never.expires_at(asio::steady_timer::time_point::max());
-  const auto [waited] = co_await stream_.socket().async_wait(asio::socket_base::wait_read, kAsTuple);
-  if (waited) co_return;
-  char byte = 0;
-  const auto got = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  // The next request of a client that does not wait: it is read when its turn comes.
-  if (got > 0) co_await never.async_wait(kAsTuple);
+  co_await never.async_wait(kAsTuple);
 }
 
 asio::awaitable<bool> Session::send_text(const std::string& text) {

@@ -89,7 +89,12 @@ class Client {
         return "a status of " + std::to_string(status);
       return has("\"error\"") ? std::string() : "no error in the body";
     };
-    const auto want = [&](bool right) { return right ? std::string() : "an answer that breaks off"; };
+    const auto want = [&](bool right) {
+      if (right) return std::string();
+      constexpr std::size_t kShown = 300;
+      return "an answer that breaks off after " + std::to_string(answer.size()) +
+             " bytes, with: " + answer.substr(answer.size() - std::min(kShown, answer.size()));
+    };
     switch (options_.kind) {
       case Kind::kBrokenJson:
       case Kind::kWrongType:
