@@ -85,20 +85,23 @@ class Gathering {
   int here_ = 0;
 };
 
-// Waits until nothing is under way; the samples that must be as before.
+// Waits until nothing is under way and no connection is open but the one that asks; the samples that must be as before. A
+// connection is counted until the server has noticed that it closed, which is later than its client did.
 std::map<std::string, double> quiet_metrics(const ServedProgram& program) {
   std::map<std::string, double> kept;
   for (int i = 0; i < 600; ++i) {
     kept.clear();
     double under_way = 0;
+    double connections = 0;
     for (const auto& [sample, value] : program.metrics()) {
       if (sample.starts_with("vllm:num_requests_running") || sample.starts_with("vllm:num_requests_waiting"))
         under_way += value;
+      if (sample.starts_with("deepinfer:connections")) connections += value;
       if (sample.starts_with("deepinfer:memory_bytes{") || sample.starts_with("deepinfer:connections") ||
           sample.starts_with("vllm:num_requests_"))
         kept[sample] = value;
     }
-    if (!kept.empty() && under_way == 0) break;
+    if (under_way == 0 && connections == 1) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return kept;
