@@ -119,10 +119,10 @@ Result<PackedMatrix> pack(const KernelSet& set, Parallel& parallel, const graph:
   matrix.k = weight.k;
   matrix.groups = up(rows, kGroupRows);
   matrix.blocks = up(weight.k, kBlock);
-  auto* codes = reinterpret_cast<std::uint8_t*>(memory);
-  std::uint8_t* scales = size.scales > 0 ? codes + size.codes : nullptr;
+  auto* const scales = reinterpret_cast<std::uint8_t*>(memory);
+  std::uint8_t* const codes = scales + size.scales;
   matrix.codes = codes;
-  matrix.scales = scales;
+  matrix.scales = size.scales > 0 ? scales : nullptr;
   const auto* source = reinterpret_cast<const std::uint8_t*>(part.scale);
   const std::int64_t bytes = block_bytes(storage);
   std::atomic<bool> bad_code{false};

@@ -12,11 +12,11 @@
 
 namespace deepinfer::backend::cpu {
 
-// Bytes that pack() fills for one part of a weight: codes then scales, each a multiple of 64.
+// Bytes that pack() fills for one part of a weight: scales then codes, each a multiple of 64.
 struct PackedSize {
-  std::int64_t codes = 0;
   std::int64_t scales = 0;
-  std::int64_t total() const { return codes + scales; }
+  std::int64_t codes = 0;
+  std::int64_t total() const { return scales + codes; }
 };
 PackedSize packed_size(const graph::Weight& weight);
 

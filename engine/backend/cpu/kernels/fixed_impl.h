@@ -367,10 +367,11 @@ static void fixed_direct_rows(const LinearTile& t, std::int64_t group, std::int6
 
 template <class Block>
 static void linear_fixed(const LinearTile& t) {
-  constexpr std::int64_t kMostDirect = Block::kDigits == 2 ? 6 : 1;  // for more rows a decoded panel pays
+  constexpr std::int64_t kMostFixedDirect =
+      Block::kDigits == 2 ? 6 : 1;  // for more rows a decoded panel pays
   for (std::int64_t group = t.group_begin; group < t.group_end; group += kTileGroups) {
     const std::int64_t groups = t.group_end - group < kTileGroups ? t.group_end - group : kTileGroups;
-    if (t.rows <= kMostDirect) {
+    if (t.rows <= kMostFixedDirect) {
       fixed_direct_rows<Block>(t, group, groups);
     } else {
       for (std::int64_t row = 0; row < t.rows; row += kLinearRowChunk)

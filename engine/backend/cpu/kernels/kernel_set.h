@@ -45,6 +45,7 @@ enum class Operand : std::uint8_t {
 // columns in blocks of 32; both are padded with zeros.
 //   codes   per group: `blocks` blocks, each block_bytes(storage) bytes, lanes = the group's rows
 //   scales  kFp8: one UE8M0 byte a (group, block); kFp4: 16 bytes a (group, block), one a row; else null
+// Kernels may read 3 bytes before the codes of kFp8, and use nothing of them.
 struct PackedMatrix {
   Storage storage = Storage::kF32;
   Operand operand = Operand::kF32;

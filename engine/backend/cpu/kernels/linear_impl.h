@@ -12,8 +12,8 @@ namespace deepinfer::backend::cpu::DI_SET {
 
 enum class ScaleMode { kNone, kTile, kRow };
 
-// A format says how to turn a chunk of codes into vectors whose lane is an output and which hold kDepth
-// columns each, and how such a vector meets 32 bits of the activation row.
+// A format says how to turn a chunk of codes (kDecodeBytes, kDecodeSteps steps) into vectors whose lane is an output, vector
+// v of step s at a time, and how such a vector meets 32 bits of the activation row.
 
 #if !DI_FMA
 // Baseline: table look-ups, no byte shuffles. Tables are filled by set_baseline.cpp's own constants.
@@ -52,10 +52,8 @@ struct F32Format : FloatLanes {
   static constexpr int kDecodeBytes = 128;
   static constexpr ScaleMode kScale = ScaleMode::kNone;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
-    for (int s = 0; s < kDecodeSteps; ++s)
-      for (int v = 0; v < kVectors; ++v)
-        w[s][v] = as_f(load_bits(p + s * 64 + v * kLanes * 4));
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int v) {
+    return as_f(load_bits(p + s * 64 + v * kLanes * 4));
   }
 };
 
@@ -64,35 +62,25 @@ struct Bf16Format : FloatLanes {
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kNone;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
-    for (int v = 0; v < kVectors; ++v) {
-      const vi pair = load_bits(p + v * kLanes * 4);
-      w[0][v] = as_f(shift_left(pair, 16));
-      w[1][v] = as_f(pair & splat_i(static_cast<std::int32_t>(0xffff0000u)));
-    }
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int v) {
+    const vi pair = load_bits(p + v * kLanes * 4);
+    return as_f(s == 0 ? shift_left(pair, 16) : pair & splat_i(static_cast<std::int32_t>(0xffff0000u)));
   }
 };
 
 #if DI_FMA
 // An E4M3 code's exponent and mantissa fields, moved to where fp32 has them, read as the value times 2^-120
 // (subnormals included: an fp32 subnormal times 2^120). Activations are raised by 2^64 so that products stay
-// normal; the accumulator is raised by 2^56 at the end.
+// normal; the accumulator is raised by 2^56 at the end. A code is loaded as the highest byte of its lane, so one arithmetic
+// shift puts all its fields in place; the load of the first columns begins up to 3 bytes before the codes.
 struct Fp8Format : FloatLanes {
   static constexpr int kDecodeSteps = 4;
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kTile;
   static constexpr float kFinal = 0x1p56f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int v) {
     const vi keep = splat_i(static_cast<std::int32_t>(0x87f00000u));
-    for (int v = 0; v < kVectors; ++v) {
-      const vi codes = load_bits(p + v * kLanes * 4);
-      const vi odd = (vi)((vs)codes >> 4);
-      const vi even = (vi)((vs)((vus)codes << 8) >> 4);
-      w[0][v] = as_f(shift_left(even, 16) & keep);
-      w[1][v] = as_f(shift_left(odd, 16) & keep);
-      w[2][v] = as_f(even & keep);
-      w[3][v] = as_f(odd & keep);
-    }
+    return as_f((vi)((vs)load_bits(p + v * kLanes * 4 + s - 3) >> 4) & keep);
   }
 };
 #else
@@ -101,14 +89,11 @@ struct Fp8Format : FloatLanes {
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kTile;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
-    for (int s = 0; s < 4; ++s) {
-      float values[kGroupRows];
-      for (int row = 0; row < kGroupRows; ++row)
-        values[row] = kScalarTables.e4m3[p[row * 4 + s]];
-      for (int v = 0; v < kVectors; ++v)
-        w[s][v] = load(values + v * kLanes);
-    }
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int v) {
+    float values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane)
+      values[lane] = kScalarTables.e4m3[p[(v * kLanes + lane) * 4 + s]];
+    return load(values);
   }
 };
 
@@ -117,14 +102,11 @@ struct Fp4Format : FloatLanes {
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kRow;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
-    for (int s = 0; s < 8; ++s) {
-      float values[kGroupRows];
-      for (int row = 0; row < kGroupRows; ++row)
-        values[row] = kScalarTables.e2m1[(p[row * 4 + (s & 3)] >> (s < 4 ? 0 : 4)) & 15];
-      for (int v = 0; v < kVectors; ++v)
-        w[s][v] = load(values + v * kLanes);
-    }
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int v) {
+    float values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane)
+      values[lane] = kScalarTables.e2m1[(p[(v * kLanes + lane) * 4 + (s & 3)] >> (s < 4 ? 0 : 4)) & 15];
+    return load(values);
   }
 };
 #endif
@@ -144,9 +126,7 @@ struct PairBf16Format : PairLanes {
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kNone;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
-    w[0][0] = as_f(load_bits(p));
-  }
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int, int) { return as_f(load_bits(p)); }
 };
 
 // Low and high bytes of the bf16 value of each E4M3 magnitude.
@@ -184,7 +164,7 @@ struct PairFp8Format : PairLanes {
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kTile;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int) {
     const __m512i codes = _mm512_loadu_si512(p);
     const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(kFp8PairTables.low), codes,
                                                  _mm512_load_si512(kFp8PairTables.low + 64));
@@ -192,8 +172,7 @@ struct PairFp8Format : PairLanes {
                                                        _mm512_load_si512(kFp8PairTables.high + 64));
     // magnitude | (codes & 0x80)
     const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(-128), 0xf8);
-    w[0][0] = (vf)_mm512_unpacklo_epi8(low, high);
-    w[1][0] = (vf)_mm512_unpackhi_epi8(low, high);
+    return (vf)(s == 0 ? _mm512_unpacklo_epi8(low, high) : _mm512_unpackhi_epi8(low, high));
   }
 };
 
@@ -212,13 +191,10 @@ struct PairFp4Format : PairLanes {
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kRow;
   static constexpr float kFinal = 1.0f;
-  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
+  DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int) {
     const __m512i codes = _mm512_loadu_si512(p);
     const __m512i table = _mm512_load_si512(kFp4PairTable.bf16);
-    w[0][0] = (vf)_mm512_permutexvar_epi16(codes, table);
-    w[1][0] = (vf)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table);
-    w[2][0] = (vf)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table);
-    w[3][0] = (vf)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table);
+    return (vf)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * s), table);
   }
 };
 #endif
@@ -269,6 +245,17 @@ DI_INLINE const std::byte* row_of(const LinearTile& t, std::int64_t row) {
   return t.x + (t.row_index != nullptr ? t.row_index[row] : row) * t.x_stride;
 }
 
+// A weight vector is decoded where it is written and nowhere earlier: decoded ahead, they would take the registers of sums.
+DI_INLINE vf pinned(vf w) {
+  asm("" : "+" DI_REGISTER(w));
+  return w;
+}
+// Memory that stays memory: GCC keeps an array in registers where it can, and spills the partial sums for it.
+DI_INLINE float* in_memory(float* p) {
+  asm("" : "+r"(p) : : "memory");
+  return p;
+}
+
 // G groups at once (as many memory streams) against R rows, weights decoded in registers.
 template <class Format, int G, int R>
 static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t first_row) {
@@ -277,11 +264,10 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
   const std::uint32_t* x[R];
   for (int r = 0; r < R; ++r)
     x[r] = reinterpret_cast<const std::uint32_t*>(row_of(t, first_row + r));
-  vf acc[G][R][kVectors];
-  for (int g = 0; g < G; ++g)
-    for (int r = 0; r < R; ++r)
-      for (int v = 0; v < kVectors; ++v)
-        acc[g][r][v] = zero();
+  alignas(64) float sums[G * R * kGroupRows];
+  float* const acc = in_memory(sums);
+  for (int i = 0; i < G * R * kGroupRows; i += kLanes)
+    store(acc + i, zero());
   constexpr std::int64_t ahead = kPrefetchBytes / G;
   const std::uint8_t* codes[G];
   for (int g = 0; g < G; ++g) {
@@ -298,17 +284,19 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
     for (int step = 0; step < Format::kSteps; step += Format::kDecodeSteps) {
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g) {
-        vf w[Format::kDecodeSteps][kVectors];
         prefetch(codes[g] + ahead);
-        Format::decode(codes[g], w);
-        codes[g] += Format::kDecodeBytes;
 #pragma GCC unroll 8
-        for (int s = 0; s < Format::kDecodeSteps; ++s)
-#pragma GCC unroll 4
+        for (int s = 0; s < Format::kDecodeSteps; ++s) {
+          vf w[kVectors];
+          for (int v = 0; v < kVectors; ++v)
+            w[v] = pinned(Format::weight(codes[g], s, v));
+#pragma GCC unroll 6
           for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v)
-              partial[g][r][v] = Format::mac(partial[g][r][v], w[s][v], x[r][step + s]);
+              partial[g][r][v] = Format::mac(partial[g][r][v], w[v], x[r][step + s]);
+        }
+        codes[g] += Format::kDecodeBytes;
       }
     }
     for (int r = 0; r < R; ++r)
@@ -317,30 +305,45 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
       vf scale[kVectors];
       block_scales<Format>(m, group + g, block, scale);
       for (int r = 0; r < R; ++r)
-        for (int v = 0; v < kVectors; ++v)
-          acc[g][r][v] = add_block<Format>(partial[g][r][v], scale[v], acc[g][r][v]);
+        for (int v = 0; v < kVectors; ++v) {
+          float* const sum = acc + (g * R + r) * kGroupRows + v * kLanes;
+          store(sum, add_block<Format>(partial[g][r][v], scale[v], load(sum)));
+        }
     }
   }
   for (int g = 0; g < G; ++g)
-    for (int r = 0; r < R; ++r)
-      write_group(t, first_row + r, group + g, Format::kFinal, acc[g][r]);
+    for (int r = 0; r < R; ++r) {
+      vf values[kVectors];
+      for (int v = 0; v < kVectors; ++v)
+        values[v] = load(acc + (g * R + r) * kGroupRows + v * kLanes);
+      write_group(t, first_row + r, group + g, Format::kFinal, values);
+    }
 }
 
+// Register tiles: rows of a panel's and groups beside each other; rows of one that decodes for itself; and up to how many rows
+// that one is the faster, although it decodes for each of its tiles.
 #if DI_LANES == 16
 constexpr int kTileRows = 12;
-constexpr int kTileWidth = 2;  // groups
+constexpr int kTileWidth = 2;
+constexpr int kDirectRows = 4;
+constexpr int kMostDirect = 4;
 #elif DI_LANES == 8
 constexpr int kTileRows = 6;
 constexpr int kTileWidth = 1;
+constexpr int kDirectRows = 5;
+constexpr int kMostDirect = 64;
 #else
 constexpr int kTileRows = 2;
 constexpr int kTileWidth = 1;
+constexpr int kDirectRows = 4;
+constexpr int kMostDirect = 4;
 #endif
 
-// Rows of the tile that begins at `row`: as equal as can be, because a tile of few keeps the multipliers half idle.
-DI_INLINE std::int64_t tile_rows(std::int64_t rows, std::int64_t row) {
-  const std::int64_t tiles = (rows - row + kTileRows - 1) / kTileRows;
-  return (rows - row + tiles - 1) / tiles;
+// Rows of the next of the tiles that `rows` rows are cut into: as equal as can be, because a tile of few keeps the
+// multipliers half idle.
+DI_INLINE std::int64_t tile_rows(std::int64_t rows, std::int64_t most) {
+  const std::int64_t tiles = (rows + most - 1) / most;
+  return (rows + tiles - 1) / tiles;
 }
 
 // R rows x G groups over `blocks` blocks of a decoded panel ([group][step][16]); adds to acc [rows, 64].
@@ -417,19 +420,17 @@ static void linear_panel(const LinearTile& t, std::int64_t group, std::int64_t g
       const std::uint8_t* codes = m.codes + ((group + g) * m.blocks + block) * bytes;
       float* out = panel + g * panel_group;
       for (std::int64_t step = 0; step < blocks * Format::kSteps; step += Format::kDecodeSteps) {
-        vf w[Format::kDecodeSteps][kVectors];
         prefetch(codes + kLinearBlockChunk * bytes);  // comes while the rows pass
-        Format::decode(codes, w);
-        codes += Format::kDecodeBytes;
         for (int s = 0; s < Format::kDecodeSteps; ++s)
           for (int v = 0; v < kVectors; ++v)
-            store(out + (step + s) * kGroupRows + v * kLanes, w[s][v]);
+            store(out + (step + s) * kGroupRows + v * kLanes, Format::weight(codes, s, v));
+        codes += Format::kDecodeBytes;
       }
     }
     // Groups outside: a group's part of the panel stays in the first cache while all rows pass.
     const auto all_rows = [&]<int G>(std::int64_t g) {
       for (std::int64_t row = 0, count = 0; row < rows; row += count) {
-        count = tile_rows(rows, row);
+        count = tile_rows(rows - row, kTileRows);
         const std::uint32_t* x[kTileRows];
         for (std::int64_t r = 0; r < count; ++r)
           x[r] =
@@ -453,6 +454,15 @@ static void linear_panel(const LinearTile& t, std::int64_t group, std::int64_t g
     }
 }
 
+template <class Format, int R = kDirectRows>
+DI_INLINE void linear_direct_rows(const LinearTile& t, std::int64_t group, std::int64_t row,
+                                  std::int64_t rows) {
+  if constexpr (R > 0) {
+    if (rows == R) return linear_direct<Format, 1, R>(t, group, row);
+    linear_direct_rows<Format, R - 1>(t, group, row, rows);
+  }
+}
+
 template <class Format>
 static void linear_lanes(const LinearTile& t) {
   for (std::int64_t group = t.group_begin; group < t.group_end; group += kTileGroups) {
@@ -462,13 +472,12 @@ static void linear_lanes(const LinearTile& t) {
     } else if (t.rows == 2 && groups % 2 == 0) {
       for (std::int64_t g = 0; g < groups; g += 2)
         linear_direct<Format, 2, 2>(t, group + g, 0);
-    } else if (t.rows <= 4) {
-      for (std::int64_t g = 0; g < groups; ++g) {
-        if (t.rows == 1) linear_direct<Format, 1, 1>(t, group + g, 0);
-        if (t.rows == 2) linear_direct<Format, 1, 2>(t, group + g, 0);
-        if (t.rows == 3) linear_direct<Format, 1, 3>(t, group + g, 0);
-        if (t.rows == 4) linear_direct<Format, 1, 4>(t, group + g, 0);
-      }
+    } else if (t.rows <= kMostDirect) {
+      for (std::int64_t g = 0; g < groups; ++g)
+        for (std::int64_t row = 0, count = 0; row < t.rows; row += count) {
+          count = tile_rows(t.rows - row, kDirectRows);
+          linear_direct_rows<Format>(t, group + g, row, count);
+        }
     } else {
       for (std::int64_t row = 0; row < t.rows; row += kLinearRowChunk)
         linear_panel<Format>(t, group, groups, row,
