@@ -12,6 +12,7 @@
 
 #include <unistd.h>
 
+#include "base/check.h"
 #include "tensor/element.h"
 
 namespace deepinfer::bench {
@@ -129,6 +130,26 @@ std::size_t code_bytes(const graph::Weight& weight) {
   }
 }
 
+bool is_norm(const graph::Weight& weight) {
+  return weight.name.ends_with("norm.weight");
+}
+
+// Weights of the widest norm, all one.
+std::vector<std::byte> ones(const graph::Graph& graph) {
+  std::size_t widest = 0;
+  for (const graph::Weight& weight : graph.weights) {
+    if (!is_norm(weight)) continue;
+    DI_CHECK(weight.format == graph::WeightFormat::kBf16);
+    widest = std::max(widest, static_cast<std::size_t>(weight.n * weight.k));
+  }
+  std::vector<std::byte> all;
+  for (std::size_t i = 0; i < widest; ++i) {
+    all.push_back(std::byte{0x80});
+    all.push_back(std::byte{0x3f});
+  }
+  return all;
+}
+
 void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
   std::mt19937 random(1);
   constexpr std::size_t kFormats = 7;
@@ -146,12 +167,15 @@ void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
   // Codes have a spread of about 64 (FP8) or 2 (FP4); outputs should keep the size of their inputs.
   synthetic.pools.emplace_back(scales, std::byte{127 - 12});
   synthetic.pools.emplace_back(scales, std::byte{127 - 7});
-  // A random bias of the router would choose the same experts for every token.
+  // A random bias of the router would choose the same experts for every token; so do inputs that norms have made small.
   synthetic.pools.emplace_back(4096 * sizeof(float), std::byte{0});
+  synthetic.pools.push_back(ones(graph));
   for (graph::Weight& weight : graph.weights)
     for (graph::WeightPart& part : weight.parts) {
-      const bool bias = weight.name.find(".gate.bias") != std::string::npos;
-      part.data = synthetic.pools[bias ? kFormats + 2 : static_cast<std::size_t>(weight.format)].data();
+      std::size_t pool = static_cast<std::size_t>(weight.format);
+      if (weight.name.find(".gate.bias") != std::string::npos) pool = kFormats + 2;
+      if (is_norm(weight)) pool = kFormats + 3;
+      part.data = synthetic.pools[pool].data();
       part.scale =
           synthetic.pools[weight.format == graph::WeightFormat::kFp4Rows ? kFormats + 1 : kFormats].data();
     }
