@@ -50,7 +50,7 @@ OutputMachine::OutputMachine(const Tokenizer& tokenizer, ParserOptions options)
 void OutputMachine::add_stops(Branches& branches) const {
   for (std::size_t i = 0; i < options_.stops.size(); ++i) {
     if (!options_.stops[i].empty())
-      branches.push_back({Found::kStop, SymbolMatcher(byte_pattern(options_.stops[i])), i});
+      branches.push_back({Found::kStop, SymbolMatcher(byte_pattern(to_valid_utf8(options_.stops[i]))), i});
   }
 }
 
@@ -138,10 +138,6 @@ OutputMachine::Branches& OutputMachine::branches() {
 
 void OutputMachine::enter(State state, bool lead) {
   flush_run();
-  const auto channel = [](State s) {
-    return s == State::kThink ? 1 : s == State::kAnswer || s == State::kJson || s == State::kJsonTail ? 2 : 0;
-  };
-  if (channel(state) != channel(state_)) close_channel();
   state_ = state;
   lead_ = lead;
   tag_.clear();
@@ -162,6 +158,41 @@ void OutputMachine::end_push() {
 
 void OutputMachine::feed(Symbol symbol) {
   if (record_ != Record::kOff) record(symbol);
+  if (symbol >= 256) {
+    end_character();
+    return take(symbol);
+  }
+  if (symbol < 0x80 && character_.empty()) return take(symbol);
+  character_tokens_[character_.size()] = token_;
+  character_ += static_cast<char>(symbol);
+  while (!character_.empty()) {
+    const Utf8Step step = read_utf8(character_);
+    if (step.kind == Utf8Kind::kIncomplete) return;
+    take_character(step);
+  }
+}
+
+void OutputMachine::end_character() {
+  if (!character_.empty())
+    take_character({0, static_cast<std::uint8_t>(character_.size()), Utf8Kind::kInvalid});
+}
+
+void OutputMachine::take_character(const Utf8Step& step) {
+  const std::string bytes =
+      step.kind == Utf8Kind::kValid ? character_.substr(0, step.size) : std::string(kReplacement);
+  const auto tokens = character_tokens_;
+  character_.erase(0, step.size);
+  std::copy(tokens.begin() + step.size, tokens.end(), character_tokens_.begin());
+  // An invalid subpart has no more bytes than its replacement, so each of its ids has a part in what is shown.
+  const std::size_t present = token_;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    token_ = tokens[std::min<std::size_t>(i, step.size - 1U)];
+    take(static_cast<unsigned char>(bytes[i]));
+  }
+  token_ = present;
+}
+
+void OutputMachine::take(Symbol symbol) {
   switch (state_) {
     case State::kInvokeTag:
     case State::kParameterTag: return feed_tag(symbol);
@@ -343,9 +374,9 @@ void OutputMachine::feed_tag(Symbol symbol) {
 // A control id inside a tag ends it: with the "<" or "</" before it, it begins the next one.
 void OutputMachine::feed_mark(bool opening, bool closing, Symbol symbol) {
   record_ = Record::kOff;
-  if (opening) feed('<');
-  if (closing) feed('/');
-  feed(symbol);
+  if (opening) take('<');
+  if (closing) take('/');
+  take(symbol);
 }
 
 void OutputMachine::end_invoke_tag() {
@@ -488,16 +519,9 @@ void OutputMachine::flush_run() {
   if (state_ == State::kValue) {
     arguments_->value(run_, delta(ParserEvent::Kind::kArguments));
   } else {
-    channel_.push(
-        run_, delta(state_ == State::kThink ? ParserEvent::Kind::kReasoning : ParserEvent::Kind::kContent));
+    delta(state_ == State::kThink ? ParserEvent::Kind::kReasoning : ParserEvent::Kind::kContent) += run_;
   }
   run_.clear();
-}
-
-void OutputMachine::close_channel() {
-  if (channel_.held() == 0) return;
-  channel_.finish(
-      delta(state_ == State::kThink ? ParserEvent::Kind::kReasoning : ParserEvent::Kind::kContent));
 }
 
 // The text of the newest event of this push, if it is of this kind, else of a new one.

@@ -1,6 +1,7 @@
 // The state machine behind OutputParser. recipe.md 5.2, names as in its table.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,11 +13,13 @@
 #include "text/parser.h"
 #include "text/symbol_matcher.h"
 #include "text/tag_attributes.h"
+#include "text/utf8.h"
 
 namespace deepinfer::text {
 
 // Takes symbols one at a time, so what it emits can not depend on how they were cut into pushes. Text states hold the
-// longest suffix that can still become a marker and emit the rest at once.
+// longest suffix that can still become a marker and emit the rest at once. Bytes that are no UTF-8 count as U+FFFD from the
+// start, so markers and stop strings are looked for in the text that the client sees.
 class OutputMachine {
  public:
   OutputMachine(const Tokenizer& tokenizer, ParserOptions options);
@@ -24,6 +27,8 @@ class OutputMachine {
   // Where events go until the next call; the machine merges neighbouring deltas of one kind behind `events`' present end.
   void begin_push(std::vector<ParserEvent>& events);
   void feed(Symbol symbol);
+  // No more bytes come: what was fed of a character is all of it.
+  void end_character();
   // The symbols fed from now on come from the id of this number.
   void begin_token(std::size_t index) { token_ = index; }
   // OutputParser: same name.
@@ -95,6 +100,8 @@ class OutputMachine {
 
   void enter(State state, bool lead = false);
   Branches& branches();
+  void take_character(const Utf8Step& step);  // the front of character_
+  void take(Symbol symbol);                   // of a control id, or of valid UTF-8
   void feed_text(Symbol symbol);
   void feed_tag(Symbol symbol);
   void feed_key(Symbol symbol);
@@ -115,7 +122,6 @@ class OutputMachine {
   bool finish_held_value();
 
   void flush_run();  // the run of bytes goes to the channel of the present state
-  void close_channel();
   std::string& delta(ParserEvent::Kind kind);
   void drop_empty_delta();
 
@@ -123,6 +129,8 @@ class OutputMachine {
   std::string dsml_, end_think_;  // spellings
   std::vector<std::pair<std::string, ArgumentSchema>> schemas_;
 
+  std::string character_;                             // bytes of an unfinished character
+  std::array<std::size_t, 4> character_tokens_ = {};  // where each of them comes from
   State state_ = State::kAnswer;
   std::vector<Branches> by_state_;
   bool lead_ = false;         // line feeds are dropped until something else comes
@@ -133,7 +141,6 @@ class OutputMachine {
   std::vector<ShownToken> shown_;  // not yet taken
   std::size_t shown_to_ = 0;       // ids below it have been shown, or never will be
   std::string run_;                // bytes for the present channel, not yet sent
-  Utf8Stream channel_;             // of reasoning or content
   std::string tag_;                // inside of a tag, a name or a key
   char key_quote_ = 0;             // 0: unquoted
   bool outside_json_ = false;      // JSON mode: the space for the present run of outside text is sent

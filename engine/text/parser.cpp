@@ -90,6 +90,7 @@ class OutputParser::Machine {
   ParserOutcome finish(FinishReason reason, std::vector<ParserEvent>& events) {
     machine_.begin_push(events);
     if (!ended()) markers_.finish([&](Symbol symbol) { machine_.feed(symbol); });
+    machine_.end_character();
     if (stop_id_ || machine_.stop()) reason = FinishReason::kStop;
     const bool complete = reason == FinishReason::kStop || reason == FinishReason::kNone;
     outcome_.open_call = !machine_.finish(complete);

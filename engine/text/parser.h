@@ -46,12 +46,14 @@ struct ParserOptions {
   bool stop_in_reasoning = false;  // stop strings end reasoning too (vLLM); 5.4
   bool include_stop = false;       // keep the matched stop string in the content; 5.4
   bool surface_stray_calls =
-      false;                       // DSML without tools stays in the content instead of being dropped; 5.3.9
-  std::vector<std::string> stops;  // at most kMaxStops, none empty (checked by the dialects)
-  std::vector<TokenId> stop_ids;   // besides EOS and the role tokens
-  bool ignore_eos = false;         // EOS and the role tokens leave nothing and end nothing
-  std::size_t min_tokens = 0;      // a stop string does not count if one of so many first ids completes it
-  std::vector<ParserTool> tools;   // schemas for 5.3.1, 5.3.3, 5.3.4; may be empty with tools_enabled
+      false;  // DSML without tools stays in the content instead of being dropped; 5.3.9
+  // At most kMaxStops, none empty (checked by the dialects). Looked for in the text as it is sent: where U+FFFD stands for
+  // broken bytes, it counts as that character.
+  std::vector<std::string> stops;
+  std::vector<TokenId> stop_ids;  // besides EOS and the role tokens
+  bool ignore_eos = false;        // EOS and the role tokens leave nothing and end nothing
+  std::size_t min_tokens = 0;     // a stop string does not count if one of so many first ids completes it
+  std::vector<ParserTool> tools;  // schemas for 5.3.1, 5.3.3, 5.3.4; may be empty with tools_enabled
 };
 inline constexpr std::size_t kMaxStops = 16;
 

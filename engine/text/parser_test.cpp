@@ -296,6 +296,39 @@ TEST(OutputParser, StopStringsAndTheirSwitches) {
   EXPECT_EQ(output.content, "");
 }
 
+// A stop string is looked for in what the client reads: U+FFFD there is that character, whatever bytes it stands for.
+TEST(OutputParser, StopStringsMatchReplacedBytes) {
+  struct Case {
+    std::string_view output, stop, content;  // without a match: all of it
+    bool found;
+  };
+  for (const auto& [output, stop, content, found] : {
+           Case{"ab\xF0\x9F\xA6 cd", "\uFFFD", "ab", true},      // three bytes, one character
+           Case{"ab\xC0\x80 cd", "b\uFFFD\uFFFD c", "a", true},  // two that are none
+           Case{"ab\uFFFD cd", "\uFFFD", "ab", true},            // the character itself
+           Case{"ab\xF0\x9F", "\uFFFD", "ab", true},             // cut by the end
+           Case{"ab\xF0\x9F<", "\uFFFD!", "ab\uFFFD<", false},   // nearly
+           Case{"ab🦀 cd", "\uFFFD", "ab🦀 cd", false},          // in pieces on the way, whole at last
+           Case{"ab\xE3\x81\x82", "\x81", "abあ", false},        // no stop of half a character
+           Case{"ab\x81 cd", "\x81", "ab", true},                // broken on both sides
+       }) {
+    for (const std::size_t piece : {std::size_t{1}, output.size()}) {
+      ParserOptions options;
+      options.stops = {std::string(stop)};
+      OutputParser parser(v41(), options);
+      std::vector<ParserEvent> events;
+      for (std::size_t at = 0; at < output.size(); at += piece)
+        parser.push_text(output.substr(at, piece), 1, events);
+      ParsedOutput parsed;
+      parsed.outcome = parser.finish(FinishReason::kLength, events);
+      accumulate(events, parsed);
+      EXPECT_EQ(parsed.content, content) << output;
+      EXPECT_EQ(parsed.outcome.stop.has_value(), found) << output;
+      EXPECT_EQ(parsed.outcome.finish, found ? FinishReason::kStop : FinishReason::kLength) << output;
+    }
+  }
+}
+
 TEST(OutputParser, IgnoredEndsLeaveNothingAndStopIdsStillEnd) {
   ParserOptions options;
   options.ignore_eos = true;
