@@ -211,7 +211,7 @@ Result<void> generate(const Options& options) {
   runtime::Request defaults;
   DI_ASSIGN(defaults.sampling, options.sampling.params());
   DI_ASSIGN(defaults.mode, options.engine.requested_mode());
-  defaults.max_tokens = options.max_tokens;
+  if (options.max_tokens > 0) defaults.max_tokens = options.max_tokens;
   defaults.ignore_eos = options.ignore_eos;
   DI_ASSIGN(auto requests, read_requests(options, defaults));
 

@@ -119,7 +119,10 @@ Result<void> apply_request_fields(const nlohmann::json& json, runtime::Request& 
   for (const auto& [field, value] : json.items()) {
     if (field == "ids" || field == "id" || value.is_null()) continue;
     if (field == "max_tokens") {
-      DI_TRY(read_integer(field, value, request.max_tokens));
+      std::int64_t most = 0;
+      DI_TRY(read_integer(field, value, most));
+      request.max_tokens.reset();  // 0: what the context has room for, as --max-tokens
+      if (most != 0) request.max_tokens = most;
     } else if (field == "temperature") {
       DI_TRY(read_number(field, value, sampling.temperature));
     } else if (field == "top_p") {

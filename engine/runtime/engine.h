@@ -41,10 +41,10 @@ struct Request {
   std::vector<std::int32_t> prompt;  // at least one id
   EmbedRows embeds;                  // none for text
   SamplingParams sampling;
-  std::int64_t max_tokens = 0;         // 0: as many as the context has room for
-  std::vector<std::int32_t> stop_ids;  // end the answer, beside EngineOptions::eos_ids
-  bool ignore_eos = false;             // EngineOptions::eos_ids do not end it; stop_ids still do
-  std::optional<Mode> mode;            // absent: EngineOptions::mode
+  std::optional<std::int64_t> max_tokens;  // at least 1; absent: as many as the context has room for
+  std::vector<std::int32_t> stop_ids;      // end the answer, beside EngineOptions::eos_ids
+  bool ignore_eos = false;                 // EngineOptions::eos_ids do not end it; stop_ids still do
+  std::optional<Mode> mode;                // absent: EngineOptions::mode
   // Whose request it is: tenants take turns (docs/scheduler.md), and find only prefixes of their own.
   std::string tenant;
   int priority = sched::kDefaultPriority;  // 0 .. sched::kPriorities - 1, among the requests of its tenant
@@ -186,8 +186,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Checks and queues. Errors, none of which disturbs other requests:
-  //   kInvalidArgument  empty prompt, an id or stop id outside the vocabulary, prompt + max_tokens over
-  //                     max_model_len, sampling out of range, embeds of the wrong size
+  //   kInvalidArgument  empty prompt, an id or stop id outside the vocabulary, max_tokens below 1, prompt + max_tokens
+  //                     over max_model_len, sampling out of range, embeds of the wrong size
   //   kUnsupported      a mode that this model does not have
   //   kOutOfMemory      longer than the block pool even alone
   //   kOverloaded       max_waiting requests are queued, or the deadline cannot be met

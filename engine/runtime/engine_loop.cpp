@@ -114,11 +114,17 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
   }
   const auto prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t room = core_.info.max_model_len - prompt_tokens;
-  if (request.max_tokens < 0 || room < 1 || request.max_tokens > room) {
+  const std::int64_t wanted = request.max_tokens.value_or(std::max<std::int64_t>(1, room));
+  if (wanted < 1) {
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("cannot run a request that is to produce {} tokens", wanted),
+                      "ask for one at least; without a number it is as many as the context has room for");
+  }
+  if (wanted > room) {
     return make_error(
         ErrorKind::kInvalidArgument,
         fmt::format("cannot run a request: a prompt of {} tokens and {} to produce, the context holds {}",
-                    prompt_tokens, request.max_tokens, core_.info.max_model_len),
+                    prompt_tokens, wanted, core_.info.max_model_len),
         "shorten the prompt, ask for fewer tokens, or raise --max-model-len");
   }
   if (request.deadline_ms < 0) {
@@ -127,7 +133,7 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
                       "a deadline counts from now; 0 means none");
   }
   auto active = std::make_unique<Active>();
-  active->max_tokens = request.max_tokens == 0 ? room : request.max_tokens;
+  active->max_tokens = wanted;
   active->start = sched::make_start(mode, prompt_tokens, 0, options_.decoder_tokens);
   active->images = image_spans(request.embeds, core_.info.hidden);
   active->request = std::move(request);

@@ -88,6 +88,18 @@ TEST(Engine, NobodyIsToldOfAStreamThatIsGone) {
   expect_all_free(*engine);
 }
 
+TEST(Engine, WithoutANumberTheContextIsTheLimit) {
+  const auto engine = make_engine();
+  Request request = request_of(std::vector<std::int32_t>(1020, 1), 1);
+  request.max_tokens.reset();
+  request.ignore_eos = true;
+  auto stream = engine->submit(request);
+  ASSERT_TRUE(stream.ok()) << stream.error().message();
+  const Answer answer = collect(*stream);
+  EXPECT_EQ(answer.ids.size(), 4U);
+  EXPECT_EQ(answer.finish.reason, FinishReason::kLength);
+}
+
 TEST(Engine, RefusesBadRequestsAndGoesOn) {
   fake::CoreOptions core;
   core.replay = false;
@@ -105,7 +117,11 @@ TEST(Engine, RefusesBadRequestsAndGoesOn) {
   refused(request_of({1, fake::kVocab}, 4), ErrorKind::kInvalidArgument);
   refused(request_of({-1}, 4), ErrorKind::kInvalidArgument);
   refused(request_of({1}, -1), ErrorKind::kInvalidArgument);
-  refused(request_of(std::vector<std::int32_t>(1024, 1), 0), ErrorKind::kInvalidArgument);
+  refused(request_of({1}, 0), ErrorKind::kInvalidArgument);
+  Request full = request_of(std::vector<std::int32_t>(1024, 1), 1);
+  refused(full, ErrorKind::kInvalidArgument);
+  full.max_tokens.reset();
+  refused(full, ErrorKind::kInvalidArgument);
   refused(request_of(std::vector<std::int32_t>(1000, 1), 25), ErrorKind::kInvalidArgument);
   refused(request_of(std::vector<std::int32_t>(250, 1), 10), ErrorKind::kOutOfMemory);
   Request request = request_of({1}, 1);
@@ -258,7 +274,7 @@ TEST(Engine, CompanyChangesNothing) {
       EXPECT_EQ(answer.finish.reason, FinishReason::kLength)
           << (answer.finish.error ? answer.finish.error->message() : "");
       EXPECT_EQ(answer.ids, expected_answer(requests[i], options.mode, options.decoder_tokens,
-                                            static_cast<int>(requests[i].max_tokens)))
+                                            static_cast<int>(*requests[i].max_tokens)))
           << "request " << i;
     }
     const auto log = engine->step_log();

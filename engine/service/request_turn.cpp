@@ -6,7 +6,7 @@ TurnRequest turn_request(const dialects::Request& request) {
   const dialects::SamplingOptions& options = request.sampling;
   TurnRequest turn;
   turn.conversation = request.conversation;
-  turn.max_tokens = options.max_tokens.value_or(0);
+  turn.max_tokens = options.max_tokens;
   turn.stops = request.stops;
   turn.stop_ids = options.stop_token_ids;
   turn.ignore_eos = options.ignore_eos;

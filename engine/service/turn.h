@@ -39,8 +39,8 @@ struct ServiceOptions {
 struct TurnRequest {
   text::Conversation conversation;
   runtime::SamplingParams sampling;
-  std::int64_t max_tokens = 0;     // 0: as many as the context has room for
-  std::vector<std::string> stops;  // at most text::kMaxStops, none empty
+  std::optional<std::int64_t> max_tokens;  // at least 1; absent: as many as the context has room for
+  std::vector<std::string> stops;          // at most text::kMaxStops, none empty
   std::vector<std::int32_t> stop_ids;
   bool ignore_eos = false;         // EOS and role tokens do not end it; what ends the calls block still does
   bool stop_in_reasoning = false;  // ParserOptions: same names
