@@ -42,6 +42,7 @@ class BodyWatcher final : public TurnWatcher {
     dialects::TokenUsage usage;
     usage.prompt = static_cast<std::uint64_t>(result.usage.prompt_tokens);
     usage.cached = static_cast<std::uint64_t>(result.usage.cached_tokens);
+    usage.unrestored = static_cast<std::uint64_t>(result.usage.unrestored_tokens);
     usage.completion = static_cast<std::uint64_t>(result.usage.completion_tokens);
     usage.reasoning = static_cast<std::uint64_t>(result.usage.reasoning_tokens);
     std::vector<dialects::SseFrame> frames;

@@ -13,11 +13,10 @@ using text::JsonValue;
 using text::ParserEvent;
 
 JsonValue usage_object(const TokenUsage& usage, bool thinking) {
-  JsonValue object =
-      JsonValue::object({{"prompt_tokens", usage.prompt},
-                         {"completion_tokens", usage.completion},
-                         {"total_tokens", usage.prompt + usage.completion},
-                         {"prompt_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})}});
+  JsonValue object = JsonValue::object({{"prompt_tokens", usage.prompt},
+                                        {"completion_tokens", usage.completion},
+                                        {"total_tokens", usage.prompt + usage.completion},
+                                        {"prompt_tokens_details", cache_details(usage)}});
   if (thinking)
     object.set("completion_tokens_details", JsonValue::object({{"reasoning_tokens", usage.reasoning}}));
   object.set("prompt_cache_hit_tokens", usage.cached);

@@ -15,7 +15,7 @@ JsonValue usage_object(const TokenUsage& usage) {
   return JsonValue::object({{"prompt_tokens", usage.prompt},
                             {"completion_tokens", usage.completion},
                             {"total_tokens", usage.prompt + usage.completion},
-                            {"prompt_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})}});
+                            {"prompt_tokens_details", cache_details(usage)}});
 }
 
 std::string_view finish_word(text::FinishReason reason) {
@@ -79,7 +79,8 @@ class Writer : public AnswerWriter {
   }
 
   void fail(const RequestError& error, std::vector<SseFrame>& frames) override {
-    frames.push_back({"", error_body(error, Dialect::kCompletions, text::Profile::kOurs, identity_.id)});
+    frames.push_back(
+        {"", error_body(error, Dialect::kCompletions, text::Profile::kOurs, identity_.request_id)});
   }
 
   JsonValue body() const override {

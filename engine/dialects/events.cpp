@@ -17,6 +17,12 @@ std::string_view sse_keep_alive() {
   return ": keep-alive\n\n";
 }
 
+text::JsonValue cache_details(const TokenUsage& usage) {
+  text::JsonValue details = text::JsonValue::object({{"cached_tokens", usage.cached}});
+  if (usage.unrestored > 0) details.set("unrestored_tokens", usage.unrestored);
+  return details;
+}
+
 std::unique_ptr<AnswerWriter> make_answer_writer(const Request& request, AnswerIdentity identity,
                                                  text::Profile profile) {
   switch (request.dialect) {

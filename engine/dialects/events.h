@@ -32,10 +32,15 @@ struct TokenUsage {
   std::uint64_t cached = 0;      // of the prompt, served from the prefix cache
   std::uint64_t completion = 0;  // all produced ids
   std::uint64_t reasoning = 0;   // of these, up to and including </think>
+  // Of the prompt: cached too, but computed again, because no exact state was kept there. Said only where there are any.
+  std::uint64_t unrestored = 0;
 };
+// What an answer says of the cached part of its prompt: {"cached_tokens": N}, and "unrestored_tokens" if there are any.
+text::JsonValue cache_details(const TokenUsage& usage);
 
 struct AnswerIdentity {
   std::string id;                  // of the response; unique
+  std::string request_id;          // of the HTTP request, which errors of Messages name
   std::string model;               // as the client named it
   std::string system_fingerprint;  // Chat, Completions
   std::int64_t created = 0;        // seconds since 1970

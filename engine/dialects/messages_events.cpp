@@ -11,11 +11,13 @@ using text::JsonValue;
 using text::ParserEvent;
 
 JsonValue usage_object(const TokenUsage& usage) {
-  return JsonValue::object({{"input_tokens", usage.prompt - usage.cached},
-                            {"cache_creation_input_tokens", 0},
-                            {"cache_read_input_tokens", usage.cached},
-                            {"output_tokens", usage.completion},
-                            {"service_tier", "standard"}});
+  JsonValue object = JsonValue::object({{"input_tokens", usage.prompt - usage.cached},
+                                        {"cache_creation_input_tokens", 0},
+                                        {"cache_read_input_tokens", usage.cached},
+                                        {"output_tokens", usage.completion},
+                                        {"service_tier", "standard"}});
+  if (usage.unrestored > 0) object.set("unrestored_tokens", usage.unrestored);
+  return object;
 }
 
 std::string_view stop_word(const text::ParserOutcome& outcome) {
@@ -40,7 +42,7 @@ class Writer : public AnswerWriter {
 
   void begin(const TokenUsage& usage, std::vector<SseFrame>& frames) override {
     JsonValue message = envelope();
-    message.set("usage", usage_object({usage.prompt, usage.cached, 0, 0}));
+    message.set("usage", usage_object({.prompt = usage.prompt, .cached = usage.cached}));
     add({{"type", "message_start"}, {"message", std::move(message)}}, frames);
     // The package opens the thinking block before anything is thought; ours when the first byte comes.
     if (package() && request_.conversation.thinking) open(Block::kThinking, frames);
@@ -86,7 +88,8 @@ class Writer : public AnswerWriter {
   }
 
   void fail(const RequestError& error, std::vector<SseFrame>& frames) override {
-    frames.push_back({"error", error_body(error, Dialect::kMessages, text::Profile::kOurs, identity_.id)});
+    frames.push_back(
+        {"error", error_body(error, Dialect::kMessages, text::Profile::kOurs, identity_.request_id)});
   }
 
   JsonValue body() const override {

@@ -18,7 +18,7 @@ using text::ParserEvent;
 JsonValue usage_object(const TokenUsage& usage) {
   return JsonValue::object(
       {{"input_tokens", usage.prompt},
-       {"input_tokens_details", JsonValue::object({{"cached_tokens", usage.cached}})},
+       {"input_tokens_details", cache_details(usage)},
        {"output_tokens", usage.completion},
        {"output_tokens_details", JsonValue::object({{"reasoning_tokens", usage.reasoning}})},
        {"total_tokens", usage.prompt + usage.completion}});

@@ -99,8 +99,9 @@ class Stream {
   // `called` runs on the engine's thread after each event from now on, and once now; it must be short and must not use
   // the stream. Not after the handle is dropped. For readers that cannot wait in a thread of their own.
   void on_event(std::function<void()> called);
-  // Usage::cached_tokens, known from the first token on: for readers that do not wait for the Finish.
+  // Usage's, known from the first token on: for readers that do not wait for the Finish.
   std::int64_t cached_tokens() const;
+  std::int64_t unrestored_tokens() const;
   // How long it waited in the queue for its first place; known from the first token on.
   std::int64_t queue_ns() const;
   // The Finish still comes, with kCancelled unless it had finished before.

@@ -214,7 +214,7 @@ void Engine::Loop::end(End end) {
   finish.usage.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
   finish.usage.completion_tokens = active.produced;
   finish.usage.cached_tokens = active.start.hit;
-  finish.usage.unrestored_tokens = active.unrestored;
+  finish.usage.unrestored_tokens = active.stream->unrestored_tokens.load();
   finish.error = std::move(end.error);
   stats_.finished += end.reason == FinishReason::kStop || end.reason == FinishReason::kLength ? 1 : 0;
   stats_.cancelled += end.reason == FinishReason::kCancelled ? 1 : 0;

@@ -59,7 +59,6 @@ class Engine::Loop {
     sched::TenantId tenant = 0;
     std::vector<cache::ImageSpan> images;
     cache::KeyChain chain;
-    std::int64_t unrestored = 0;    // Usage::unrestored_tokens
     std::optional<cache::Hit> hit;  // while it has a place; in replay mode also while it waits for another
     // What its steps see: `start`, or where the blocks of its hit are computed again the start of that.
     sched::Start steps_from;

@@ -197,9 +197,10 @@ void Engine::Loop::open(Active& active, const sched::Admission& admission) {
     if (!admission.again) {
       active.recipe = active.hit->recipe();
       active.stream->cached_tokens.store(active.start.hit);
-      active.unrestored = look.cached - look.tokens;
+      const std::int64_t unrestored = look.cached - look.tokens;
+      active.stream->unrestored_tokens.store(unrestored);
       stats_.cached_tokens += active.start.hit;
-      stats_.unrestored_tokens += active.unrestored;
+      stats_.unrestored_tokens += unrestored;
     }
   }
   if (prefixes_ != nullptr) DI_CHECK(active.hit->tokens() == active.steps_from.hit);

@@ -60,6 +60,9 @@ RequestId Stream::id() const {
 std::int64_t Stream::cached_tokens() const {
   return shared_->cached_tokens.load();
 }
+std::int64_t Stream::unrestored_tokens() const {
+  return shared_->unrestored_tokens.load();
+}
 std::int64_t Stream::queue_ns() const {
   return shared_->queue_ns.load();
 }

@@ -37,6 +37,7 @@ struct Stream::Shared {
 
   const RequestId id;
   std::atomic<std::int64_t> cached_tokens = 0;
+  std::atomic<std::int64_t> unrestored_tokens = 0;
   std::atomic<std::int64_t> queue_ns = 0;
   const std::shared_ptr<EngineSignal> signal;
   std::mutex mutex;

@@ -38,7 +38,7 @@ class Answer final : public PendingAnswer {
     const bool bare = options_.request.dialect == dialects::Dialect::kCompletions;
     const std::size_t prompts = bare ? options_.request.completion.prompts.size() : 1;
     per_prompt_ = turns.size() / prompts;
-    cached_tokens_.resize(prompts);
+    cached_.resize(prompts);
     for (std::size_t i = 0; i < turns.size(); ++i) {
       Choice& choice = choices_.emplace_back(std::move(turns[i]));
       choice.writer = dialects::make_answer_writer(options_.request, identity(i), options_.profile);
@@ -86,9 +86,14 @@ class Answer final : public PendingAnswer {
     std::optional<Clock::time_point> first;  // its first output
   };
 
+  struct Cached {
+    std::int64_t tokens = 0, unrestored = 0;  // service::TurnUsage
+  };
+
   dialects::AnswerIdentity identity(std::size_t choice) {
     dialects::AnswerIdentity identity;
     identity.id = options_.id;
+    identity.request_id = options_.request_id;
     identity.model = options_.request.model;
     identity.system_fingerprint = options_.system_fingerprint;
     identity.created = std::time(nullptr);
@@ -159,8 +164,9 @@ class Answer final : public PendingAnswer {
       return;
     }
     choice.result = std::move(*result);
-    std::int64_t& cached = cached_tokens_[index / per_prompt_];
-    cached = std::max(cached, choice.result->usage.cached_tokens);
+    std::optional<Cached>& cached = cached_[index / per_prompt_];
+    if (!cached || cached->tokens < choice.result->usage.cached_tokens)
+      cached = {choice.result->usage.cached_tokens, choice.result->usage.unrestored_tokens};
     completion_tokens_ += choice.result->usage.completion_tokens;
     reasoning_tokens_ += choice.result->usage.reasoning_tokens;
     finish_ = finish_word(choice.result->output.outcome.finish);
@@ -197,7 +203,8 @@ class Answer final : public PendingAnswer {
   dialects::TokenUsage usage() const {
     dialects::TokenUsage usage;
     usage.prompt = static_cast<std::uint64_t>(prompt_tokens_);
-    usage.cached = static_cast<std::uint64_t>(cached_tokens());
+    usage.cached = static_cast<std::uint64_t>(cached().tokens);
+    usage.unrestored = static_cast<std::uint64_t>(cached().unrestored);
     usage.completion = static_cast<std::uint64_t>(completion_tokens_);
     usage.reasoning = static_cast<std::uint64_t>(reasoning_tokens_);
     return usage;
@@ -211,7 +218,7 @@ class Answer final : public PendingAnswer {
 
   std::string body() const {
     if (failed_)
-      return dialects::error_body(*failed_, options_.request.dialect, options_.profile, options_.id);
+      return dialects::error_body(*failed_, options_.request.dialect, options_.profile, options_.request_id);
     // The one that finished last knows the usage of all.
     text::JsonValue whole = choices_.front().writer->body();
     if (choices_.size() == 1) return text::write_json(whole);
@@ -255,8 +262,13 @@ class Answer final : public PendingAnswer {
     return sum / static_cast<double>(std::max<std::size_t>(1, choice.result->tokens.size()));
   }
 
-  std::int64_t cached_tokens() const {
-    return std::accumulate(cached_tokens_.begin(), cached_tokens_.end(), std::int64_t{0});
+  Cached cached() const {
+    Cached sum;
+    for (const std::optional<Cached>& one : cached_) {
+      sum.tokens += one ? one->tokens : 0;
+      sum.unrestored += one ? one->unrestored : 0;
+    }
+    return sum;
   }
 
   void end(std::string_view finish) {
@@ -269,7 +281,7 @@ class Answer final : public PendingAnswer {
     metrics.request_generation_tokens.observe(static_cast<double>(completion_tokens_));
     metrics.finished(finish == "cancelled" ? "abort" : finish).add();
     if (options_.on_end)
-      options_.on_end({prompt_tokens_, cached_tokens(), completion_tokens_, std::string(finish)});
+      options_.on_end({prompt_tokens_, cached().tokens, completion_tokens_, std::string(finish)});
   }
 
   AnswerOptions options_;
@@ -283,7 +295,8 @@ class Answer final : public PendingAnswer {
   std::optional<dialects::RequestError> failed_;
   std::size_t finished_ = 0;
   std::int64_t prompt_tokens_ = 0, completion_tokens_ = 0, reasoning_tokens_ = 0;
-  std::vector<std::int64_t> cached_tokens_;  // by prompt
+  // By prompt: of the finished choice that had most from the cache.
+  std::vector<std::optional<Cached>> cached_;
   std::string finish_ = "stop";
   bool begun_ = false;
   bool ended_ = false;
@@ -299,11 +312,6 @@ dialects::RequestError request_error(const Error& error) {
   switch (error.kind) {
     case ErrorKind::kInvalidArgument:
     case ErrorKind::kUnsupported: return dialects::server_error(400, error.message());
-    case ErrorKind::kOutOfMemory: {
-      dialects::RequestError longer = dialects::server_error(400, error.message());
-      longer.code = "context_length_exceeded";
-      return longer;
-    }
     case ErrorKind::kOverloaded: return dialects::server_error(429, error.message());
     case ErrorKind::kCancelled: return dialects::server_error(503, error.message());
     default: return dialects::server_error(500, error.message());

@@ -24,6 +24,7 @@ struct AnswerSummary {
 struct AnswerOptions {
   dialects::Request request;
   std::string id;                   // of the response: chatcmpl-..., cmpl-..., resp_..., msg_...
+  std::string request_id;           // HttpRequest::id
   std::vector<std::string> echoes;  // Completions: what the answers to each prompt begin with; empty: nothing
   std::string system_fingerprint;
   text::Profile profile = text::Profile::kOurs;

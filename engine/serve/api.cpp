@@ -11,6 +11,7 @@
 #include "dialects/limits.h"
 #include "serve/reply.h"
 #include "service/request_turn.h"
+#include "state/registry.h"
 #include "text/detokenizer.h"
 
 namespace deepinfer::serve {
@@ -38,6 +39,11 @@ bool matches(std::string_view pattern, std::string_view path) {
   path.remove_prefix(star);
   if (path.size() <= end.size() || !path.ends_with(end)) return false;
   return end.empty() || path.substr(0, path.size() - end.size()).find('/') == std::string_view::npos;
+}
+
+// On paths that both kinds of clients ask.
+bool is_anthropic(const HttpRequest& request) {
+  return !request.header("anthropic-version").empty();
 }
 
 std::string id_of(dialects::Dialect dialect) {
@@ -132,6 +138,9 @@ Api::Api(ApiOptions options, const ApiKeys& keys, ServingMetrics& metrics)
 
 void Api::serve(service::Service& service) {
   metrics_.follow(service, options_.version);
+  const runtime::Engine& engine = service.engine();
+  context_limit_.store(
+      std::min(engine.info().max_model_len, engine.stats().blocks * std::int64_t{state::kBlockTokens}));
   service_.store(&service);
   apply_keys();
 }
@@ -162,6 +171,14 @@ HttpReply Api::error_reply(const HttpRequest& request, int status, const std::st
 }
 
 HttpReply Api::handle(const HttpRequest& request) {
+  HttpReply reply = handle_route(request);
+  // Where Anthropic's clients look for it; others read x-request-id.
+  if (dialect_of(request.path) == dialects::Dialect::kMessages || is_anthropic(request))
+    reply.headers.emplace_back("request-id", request.id);
+  return reply;
+}
+
+HttpReply Api::handle_route(const HttpRequest& request) {
   bool known = false;
   const Route* const route = find_route(request, known);
   if (route == nullptr) {
@@ -232,15 +249,13 @@ HttpReply Api::root(const HttpRequest&, const KeyOwner&) {
 }
 
 JsonValue Api::model_object(const std::string& name) const {
-  const service::Service* const service = service_.load();
-  const std::int64_t length = service == nullptr ? 0 : service->engine().info().max_model_len;
   return JsonValue::object({{"id", name},
                             {"object", "model"},
                             {"created", static_cast<std::int64_t>(created_)},
                             {"owned_by", "deepinfer"},
                             {"root", name},
                             {"parent", nullptr},
-                            {"max_model_len", length},
+                            {"max_model_len", context_limit_.load()},
                             {"permission", JsonValue::array()}});
 }
 
@@ -248,7 +263,7 @@ HttpReply Api::models(const HttpRequest& request, const KeyOwner&) {
   std::vector<std::string> names = {options_.model_name};
   names.insert(names.end(), options_.aliases.begin(), options_.aliases.end());
   JsonValue list = JsonValue::array();
-  if (!request.header("anthropic-version").empty()) {
+  if (is_anthropic(request)) {
     for (const std::string& name : names) {
       list.push(JsonValue::object({{"type", "model"},
                                    {"id", name},
@@ -348,7 +363,7 @@ dialects::Parsed<Api::Prompt> Api::with_limit(service::EncodedTurn encoded,
   limits.effort = request.conversation.effort;
   limits.max_tokens = request.sampling.max_tokens;
   limits.prompt_tokens = encoded.prompt.size();
-  limits.context_limit = static_cast<std::uint64_t>(service_.load()->engine().info().max_model_len);
+  limits.context_limit = static_cast<std::uint64_t>(context_limit_.load());
   const auto most = dialects::resolve_max_tokens(limits, text::Profile::kOurs);
   if (!most.ok()) return most.error();
   return Prompt{std::move(encoded), static_cast<std::int64_t>(*most)};
@@ -385,6 +400,7 @@ HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, AnswerOpti
   HttpReply reply;
   reply.stream = request.stream;
   options.system_fingerprint = "fp_" + service.engine().info().fingerprint.substr(0, 16);
+  options.request_id = http.id;
   options.metrics = &metrics_;
   options.on_end = [this, owner, also = std::move(options.on_end)](const AnswerSummary& summary) {
     leave(owner);
@@ -484,9 +500,8 @@ HttpReply Api::tokenize(const HttpRequest& request, const KeyOwner& owner) {
   JsonValue list = JsonValue::array();
   for (const std::int32_t id : ids)
     list.push(id);
-  return json_reply(JsonValue::object({{"count", ids.size()},
-                                       {"max_model_len", service->engine().info().max_model_len},
-                                       {"tokens", std::move(list)}}));
+  return json_reply(JsonValue::object(
+      {{"count", ids.size()}, {"max_model_len", context_limit_.load()}, {"tokens", std::move(list)}}));
 }
 
 HttpReply Api::detokenize(const HttpRequest& request, const KeyOwner&) {

@@ -62,6 +62,7 @@ class Api {
   static const Route kRoutes[];
 
   // nullptr: no such path, or (`known`) not with this method.
+  HttpReply handle_route(const HttpRequest& request);
   static const Route* find_route(const HttpRequest& request, bool& known);
 
   HttpReply health(const HttpRequest& request, const KeyOwner& owner);
@@ -119,6 +120,8 @@ class Api {
   const std::time_t created_ = std::time(nullptr);
   std::atomic<service::Service*> service_ = nullptr;
   std::atomic<bool> draining_ = false;
+  // Tokens of prompt and answer together: as many as the model's context and the blocks hold; 0 while it loads.
+  std::atomic<std::int64_t> context_limit_ = 0;
   std::mutex mutex_;
   std::map<std::string, int> under_way_;  // requests, by tenant
   ResponseStore store_;

@@ -67,7 +67,6 @@ struct Turn::State {
   }
 
   void take_finish(const runtime::Finish& finish, std::vector<text::ParserEvent>& events) {
-    usage.unrestored_tokens = finish.usage.unrestored_tokens;
     error = finish.error;
     close(text_reason(finish.reason), events);
   }
@@ -75,6 +74,7 @@ struct Turn::State {
   void close(text::FinishReason reason, std::vector<text::ParserEvent>& events) {
     output.outcome = parser.finish(reason, events);
     usage.cached_tokens = stream.cached_tokens();
+    usage.unrestored_tokens = stream.unrestored_tokens();
     usage.queue_ns = stream.queue_ns();
     usage.completion_tokens = static_cast<std::int64_t>(output.outcome.completion_tokens);
     usage.reasoning_tokens = static_cast<std::int64_t>(output.outcome.reasoning_tokens);
