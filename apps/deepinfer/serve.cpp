@@ -10,6 +10,7 @@
 #include "command.h"
 #include "engine_options.h"
 #include "serve/server.h"
+#include "serve/tls.h"
 
 namespace deepinfer::app {
 namespace {
@@ -18,6 +19,8 @@ struct Options {
   EngineChoice engine;
   serve::ServerOptions server;
   std::string key_file;
+  std::string tls_chain_file;
+  std::string tls_key_file;
   std::string name;
   std::vector<std::string> aliases;
   bool strict_names = false;
@@ -51,12 +54,41 @@ void reread_keys(serve::ApiKeys& keys, serve::Api& api) {
   }
 }
 
+void reread_certificate(serve::Tls* tls) {
+  if (tls == nullptr) return;
+  const auto done = tls->reread();
+  if (done) {
+    log_info("the TLS certificate and its key were read again");
+  } else {
+    log_error("the TLS certificate and its key stay what they were: " + done.error().message());
+  }
+}
+
+// Null: plain HTTP.
+Result<std::unique_ptr<serve::Tls>> read_certificate(const Options& options) {
+  if (options.tls_chain_file.empty() && options.tls_key_file.empty()) return std::unique_ptr<serve::Tls>();
+  if (options.tls_key_file.empty()) {
+    return make_error(ErrorKind::kNotFound,
+                      "cannot serve TLS: --ssl-certfile " + options.tls_chain_file + " has no --ssl-keyfile",
+                      "give the file of its private key too; if that is in the same file, name it twice");
+  }
+  if (options.tls_chain_file.empty()) {
+    return make_error(ErrorKind::kNotFound,
+                      "cannot serve TLS: --ssl-keyfile " + options.tls_key_file + " has no --ssl-certfile",
+                      "give the file of the certificate that the key belongs to");
+  }
+  auto tls = serve::Tls::read(options.tls_chain_file, options.tls_key_file);
+  if (!tls) return within(std::move(tls).error(), "cannot serve TLS");
+  return tls;
+}
+
 Result<void> serve_model(const Options& options) {
   const sigset_t signals = block_signals();
   auto keys = std::make_unique<serve::ApiKeys>();
   if (!options.key_file.empty()) {
     DI_ASSIGN(keys, serve::ApiKeys::read(options.key_file));
   }
+  DI_ASSIGN(const auto tls, read_certificate(options));
   service::ServiceOptions wanted;
   DI_ASSIGN(wanted.load, options.engine.load_options());
   DI_ASSIGN(wanted.mode, options.engine.requested_mode());
@@ -82,16 +114,20 @@ Result<void> serve_model(const Options& options) {
   // Destroyed last to first: the server's connections hold turns of the service.
   std::unique_ptr<service::Service> service;
   serve::Api api(names, *keys, metrics);
-  DI_ASSIGN(const auto server, serve::Server::start(api, options.server));
-  std::fprintf(stderr, "deepinfer: listening on http://%s:%d, loading %s\n", options.server.host.c_str(),
-               server->port(), names.model_name.c_str());
+  serve::ServerOptions listen = options.server;
+  listen.tls = tls.get();
+  DI_ASSIGN(const auto server, serve::Server::start(api, listen));
+  std::fprintf(stderr, "deepinfer: listening on %s://%s:%d, loading %s\n", tls ? "https" : "http",
+               listen.host.c_str(), server->port(), names.model_name.c_str());
   DI_ASSIGN(service, service::Service::open(std::move(wanted)));
   api.serve(*service);
   std::fprintf(stderr, "deepinfer: ready\n");
 
   int signal = 0;
-  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP)
+  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
     reread_keys(*keys, api);
+    reread_certificate(tls.get());
+  }
   std::fprintf(stderr, "deepinfer: shutting down, up to %lld s for what is under way\n",
                static_cast<long long>(options.drain_s));
   api.drain();
@@ -112,6 +148,11 @@ void add_serve(Context& context) {
   command->add_option("--api-key-file", options->key_file,
                       "File with one key a line (tenant=, weight=, max_waiting=, priority= behind it);\n"
                       "read again on SIGHUP. Without it everybody may use the server");
+  command->add_option("--ssl-certfile", options->tls_chain_file,
+                      "File (PEM) with the server's certificate and those that lead to the authority: HTTPS\n"
+                      "instead of HTTP. Read again on SIGHUP");
+  command->add_option("--ssl-keyfile", options->tls_key_file,
+                      "File (PEM) with the certificate's private key, without a password");
   command->add_option("--served-model-name", options->name,
                       "Name that clients use and see; default: the model directory's");
   command->add_option("--model-alias", options->aliases, "Another name for it; may be given more than once");

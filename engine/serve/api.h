@@ -40,6 +40,7 @@ class Api {
   // The keys have changed: what they say about tenants holds from now on.
   void apply_keys();
   void note_slow_reader() { metrics_.slow_readers.add(); }
+  void note_failed_handshake() { metrics_.failed_handshakes.add(); }
   void note_connections(std::size_t open) { metrics_.connections.set(static_cast<double>(open)); }
   void note_refusal(Refusal why) { metrics_.refused(why).add(); }
   // No new work from now on: /ready says 503, and so does everything that would start a turn.
@@ -61,8 +62,8 @@ class Api {
   };
   static const Route kRoutes[];
 
-  // nullptr: no such path, or (`known`) not with this method.
   HttpReply handle_route(const HttpRequest& request);
+  // nullptr: no such path, or (`known`) not with this method.
   static const Route* find_route(const HttpRequest& request, bool& known);
 
   HttpReply health(const HttpRequest& request, const KeyOwner& owner);
@@ -119,9 +120,9 @@ class Api {
   ServingMetrics& metrics_;
   const std::time_t created_ = std::time(nullptr);
   std::atomic<service::Service*> service_ = nullptr;
-  std::atomic<bool> draining_ = false;
   // Tokens of prompt and answer together: as many as the model's context and the blocks hold; 0 while it loads.
   std::atomic<std::int64_t> context_limit_ = 0;
+  std::atomic<bool> draining_ = false;
   std::mutex mutex_;
   std::map<std::string, int> under_way_;  // requests, by tenant
   ResponseStore store_;

@@ -62,6 +62,8 @@ ServingMetrics::ServingMetrics(const std::string& model_name)
                                                     "Tokens produced for a request", count_buckets(1 << 17))),
       slow_readers(registry_.counter("deepinfer:slow_readers_cancelled",
                                      "Answers cancelled because the client did not take them")),
+      failed_handshakes(registry_.counter("deepinfer:tls_handshakes_failed",
+                                          "Connections that ended before TLS was agreed on")),
       connections(registry_.gauge("deepinfer:connections", "Open connections")),
       tool_call_replays(registry_.counter("deepinfer:tool_call_replays",
                                           "Calls of histories rendered to the bytes that the model wrote")),

@@ -63,6 +63,7 @@ class ServingMetrics {
   Histogram& request_prompt_tokens;
   Histogram& request_generation_tokens;
   Counter& slow_readers;  // answers cancelled because nobody took them
+  Counter& failed_handshakes;
   Gauge& connections;
   Counter& tool_call_replays;
   Counter& tool_call_misses;

@@ -166,6 +166,20 @@ TEST_F(ServerTest, AClientThatGoesCancelsItsRequest) {
   EXPECT_EQ(demo().engine().stats().cancelled, before + 2);
 }
 
+// What it has sent for its next request is kept, and is no sign of life.
+TEST_F(ServerTest, AClientThatGoesAfterItsNextRequestIsGone) {
+  start_ready();
+  const std::int64_t before = demo().engine().stats().cancelled;
+  Client gone = client();
+  gone.request("POST", "/v1/chat/completions", chat(R"(,"ignore_eos":true,"max_tokens":1900,"stream":true)"));
+  gone.until("data: ");
+  gone.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+  gone.until("data: ");
+  gone.shut();
+  EXPECT_TRUE(engine_is_idle());
+  EXPECT_EQ(demo().engine().stats().cancelled, before + 1);
+}
+
 TEST_F(ServerTest, KeysOpenTheDoor) {
   start_ready({}, "secret-one tenant=a max_waiting=1  # first\n\nsecret-two\n");
   EXPECT_EQ(post("/v1/chat/completions", chat("")).status, 401);

@@ -7,9 +7,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "serve/keys_test_support.h"
@@ -33,7 +35,18 @@ class Client {
   explicit Client(int port) : socket_(context_) {
     socket_.connect({asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(port)});
   }
-  void send(std::string_view bytes) { asio::write(socket_, asio::buffer(bytes)); }
+  // Through TLS; throws where the handshake fails.
+  Client(int port, asio::ssl::context& tls) : Client(port) {
+    tls_.emplace(socket_, tls);
+    tls_->handshake(asio::ssl::stream_base::client);
+  }
+  void send(std::string_view bytes) {
+    if (tls_) {
+      asio::write(*tls_, asio::buffer(bytes));
+    } else {
+      asio::write(socket_, asio::buffer(bytes));
+    }
+  }
   void request(std::string_view method, std::string_view path, std::string_view body = "",
                std::string_view headers = "") {
     send(std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: test\r\n" +
@@ -74,18 +87,29 @@ class Client {
   std::string read_rest() { return until("\r\n0\r\n\r\n"); }
   bool closed() { return held_.empty() && !more(); }
   void shut() { socket_.close(); }
+  SSL* tls() { return tls_->native_handle(); }
+  // Of a client with TLS: says that it sends nothing more, and waits for the server's word or end. Its socket stays open.
+  void say_goodbye() {
+    boost::system::error_code code;
+    tls_->shutdown(code);
+  }
+  asio::ip::tcp::socket& socket() { return socket_; }
+  // The server has said that this is all: not only the connection has ended, which anybody on the way could do.
+  bool ended_well() { return closed() && end_ == asio::error::eof; }
 
  private:
   bool more() {
     char bytes[4096];
-    boost::system::error_code code;
-    const std::size_t count = socket_.read_some(asio::buffer(bytes), code);
+    const auto space = asio::buffer(bytes);
+    const std::size_t count = tls_ ? tls_->read_some(space, end_) : socket_.read_some(space, end_);
     held_.append(bytes, count);
-    return !code;
+    return !end_;
   }
 
   asio::io_context context_;
   asio::ip::tcp::socket socket_;
+  std::optional<asio::ssl::stream<asio::ip::tcp::socket&>> tls_;
+  boost::system::error_code end_;
   std::string held_;
 };
 

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "serve/chunk.h"
-#include "serve/peer.h"
+#include "serve/tls.h"
 
 namespace deepinfer::serve {
 
@@ -29,6 +29,7 @@ namespace {
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 // A client's own id goes into the log and back to it only if it is harmless there.
 constexpr std::size_t kMostIdLength = 128;
+constexpr std::size_t kReadAhead = 512;  // bytes asked for at a time while an answer is made
 
 bool is_plain_id(std::string_view id) {
   return !id.empty() && id.size() <= kMostIdLength && std::all_of(id.begin(), id.end(), [](char c) {
@@ -65,16 +66,12 @@ asio::awaitable<void> SessionWake::wait(std::int64_t timeout_ms) {
 
 Session::Session(asio::ip::tcp::socket socket, Api& api, const ServerOptions& options,
                  asio::thread_pool& workers)
-    : stream_(std::move(socket)),
+    : stream_(std::move(socket), options.tls == nullptr ? nullptr : options.tls->context()),
       buffer_(options.max_header_bytes + options.max_body_bytes),
       api_(api),
       options_(options),
-      workers_(workers) {
-  boost::system::error_code code;
-  stream_.socket().set_option(asio::ip::tcp::no_delay(true), code);
-  const auto peer = stream_.socket().remote_endpoint(code);
-  client_ = code ? "unknown" : peer.address().to_string();
-}
+      workers_(workers),
+      client_(stream_.peer()) {}
 
 void Session::close_when_idle() {
   closing_ = true;
@@ -83,22 +80,32 @@ void Session::close_when_idle() {
 
 void Session::abort() {
   closing_ = true;
+  cut_off();
   stream_.cancel();
 }
 
+void Session::cut_off() {
+  keep_open_ = false;
+  cut_off_ = true;
+}
+
 asio::awaitable<void> Session::run() {
+  const auto opened = co_await stream_.open(options_.handshake_timeout_ms);
+  if (opened) {
+    api_.note_failed_handshake();
+    log_info(fmt::format("{}: no TLS connection: {}", client_, opened.message()));
+    co_return;
+  }
   while (!closing_ && co_await serve_one()) {
   }
-  boost::system::error_code code;
-  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, code);
+  if (!cut_off_) co_await stream_.close(options_.close_timeout_ms);
 }
 
 asio::awaitable<bool> Session::read(Parser& parser) {
   parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
   parser.body_limit(options_.max_body_bytes);
   idle_ = true;
-  stream_.expires_after(
-      milliseconds(buffer_.size() > 0 ? options_.read_timeout_ms : options_.idle_timeout_ms));
+  stream_.expires_after(buffer_.size() > 0 ? options_.read_timeout_ms : options_.idle_timeout_ms);
   const auto [head_code, head_bytes] = co_await http::async_read_header(stream_, buffer_, parser, kAsTuple);
   static_cast<void>(head_bytes);
   idle_ = false;
@@ -106,7 +113,7 @@ asio::awaitable<bool> Session::read(Parser& parser) {
     if (parser.got_some()) co_await refuse_head(head_code);
     co_return false;
   }
-  stream_.expires_after(milliseconds(options_.read_timeout_ms));
+  stream_.expires_after(options_.read_timeout_ms);
   if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     http::response<http::empty_body> go_on(http::status::continue_, 11);
     co_await http::async_write(stream_, go_on, kAsTuple);
@@ -182,7 +189,7 @@ asio::awaitable<void> Session::send_whole(const HttpRequest& request, HttpReply&
     head.body() = std::move(reply.body);
     head.prepare_payload();
   }
-  stream_.expires_after(milliseconds(options_.write_timeout_ms));
+  stream_.expires_after(options_.write_timeout_ms);
   http::response_serializer<http::string_body> serializer(head);
   boost::system::error_code code;
   if (no_body) {
@@ -194,18 +201,18 @@ asio::awaitable<void> Session::send_whole(const HttpRequest& request, HttpReply&
     code = written;
     static_cast<void>(bytes);
   }
-  if (code) keep_open_ = false;
+  if (code) cut_off();
 }
 
 asio::awaitable<void> Session::watch_client() {
-  Peer peer = Peer::kSilent;
-  while (peer == Peer::kSilent) {
-    const auto [waited] = co_await stream_.socket().async_wait(asio::socket_base::wait_read, kAsTuple);
-    if (waited) co_return;
-    peer = look_at_peer(stream_.socket().native_handle());
+  while (buffer_.size() < options_.max_header_bytes) {
+    stream_.expires_never();  // silence is all right while it waits for its answer
+    const auto space = buffer_.prepare(std::min(kReadAhead, options_.max_header_bytes - buffer_.size()));
+    const auto [code, bytes] = co_await stream_.async_read_some(space, kAsTuple);
+    buffer_.commit(bytes);
+    if (code) co_return;
   }
-  if (peer == Peer::kGone) co_return;
-  // The next request of a client that does not wait: it is read when its turn comes.
+  // So much is kept for a client that does not wait; the rest is read when its turn comes.
   asio::steady_timer never(stream_.get_executor());
   never.expires_at(asio::steady_timer::time_point::max());
   co_await never.async_wait(kAsTuple);
@@ -213,11 +220,11 @@ asio::awaitable<void> Session::watch_client() {
 
 asio::awaitable<bool> Session::send_text(const std::string& text) {
   // A client that takes nothing for so long has lost interest.
-  stream_.expires_after(milliseconds(options_.write_timeout_ms));
+  stream_.expires_after(options_.write_timeout_ms);
   const auto [code, bytes] = co_await asio::async_write(stream_, asio::buffer(text), kAsTuple);
   static_cast<void>(bytes);
   if (code == beast::error::timeout) api_.note_slow_reader();
-  if (code) keep_open_ = false;
+  if (code) cut_off();
   co_return !code;
 }
 
@@ -230,11 +237,11 @@ asio::awaitable<void> Session::send_stream(HttpReply& reply) {
   head.chunked(version_ >= 11);
   if (version_ < 11) keep_open_ = false;
   http::response_serializer<http::empty_body> serializer(head);
-  stream_.expires_after(milliseconds(options_.write_timeout_ms));
+  stream_.expires_after(options_.write_timeout_ms);
   const auto [code, bytes] = co_await http::async_write_header(stream_, serializer, kAsTuple);
   static_cast<void>(bytes);
   if (code) {
-    keep_open_ = false;
+    cut_off();
     co_return;
   }
   const auto wake = std::make_shared<SessionWake>(stream_.get_executor());
@@ -275,12 +282,12 @@ asio::awaitable<void> Session::send_answer(HttpReply& reply) {
   stream_.expires_never();
   if (reply.stream) {
     const auto done = co_await (send_stream(reply) || watch_client());
-    if (done.index() == 1) keep_open_ = false;
+    if (done.index() == 1) cut_off();
     co_return;
   }
   const auto done = co_await (finish_answer(reply) || watch_client());
   if (done.index() == 1) {
-    keep_open_ = false;
+    cut_off();
     co_return;
   }
   reply.answer.reset();

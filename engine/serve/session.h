@@ -3,23 +3,19 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <memory>
 #include <string>
 
+#include "serve/connection.h"
 #include "serve/server.h"
 
 namespace deepinfer::serve {
-
-namespace asio = boost::asio;
-namespace beast = boost::beast;
 
 // Wakes a session from another thread, at most once for any number of calls between two waits.
 class SessionWake : public std::enable_shared_from_this<SessionWake> {
@@ -60,12 +56,13 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> send_stream(HttpReply& reply);
   asio::awaitable<bool> send_text(const std::string& text);  // false: the client has gone, or takes nothing
   asio::awaitable<bool> finish_answer(HttpReply& reply);
-  // Returns when the client has gone.
+  // Returns when the client has gone. What it sends instead is kept: it begins its next request.
   asio::awaitable<void> watch_client();
+  void cut_off();
   void set_head(auto& head, const HttpReply& reply) const;
   void log(const HttpRequest& request, int status) const;
 
-  beast::tcp_stream stream_;
+  Connection stream_;
   beast::flat_buffer buffer_;
   Api& api_;
   const ServerOptions& options_;
@@ -76,6 +73,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool keep_open_ = true;
   bool idle_ = true;
   bool closing_ = false;
+  bool cut_off_ = false;  // in the middle of an answer: there is no good end to be announced
 };
 
 }  // namespace deepinfer::serve

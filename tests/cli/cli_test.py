@@ -39,6 +39,27 @@ class Checked(unittest.TestCase):
         return done
 
 
+class ServerCertificates(Checked):
+    """Files for TLS that cannot be used end `serve` with exit 3 before anything is loaded."""
+
+    def check(self, *words, certificate=None, key=None):
+        arguments = ["serve", "--port", "0"]
+        arguments += ["--ssl-certfile", certificate] if certificate else []
+        arguments += ["--ssl-keyfile", key] if key else []
+        self.refused(3, "cannot serve TLS: ", *words, arguments=arguments)
+
+    def test_one_without_the_other(self):
+        self.check("--ssl-certfile chain.pem has no --ssl-keyfile", certificate="chain.pem")
+        self.check("--ssl-keyfile key.pem has no --ssl-certfile", key="key.pem")
+
+    def test_what_cannot_be_used_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            certificate = Path(folder) / "chain.pem"
+            self.check(certificate.name, certificate=certificate, key=certificate)
+            certificate.write_text("no certificate")
+            self.check(str(certificate), "BEGIN CERTIFICATE", certificate=certificate, key=certificate)
+
+
 class BrokenModels(Checked):
     """A copy of tiny41 with one thing wrong is refused with exit 3 and a message that names it."""
 

@@ -9,11 +9,11 @@ if [[ ! -e $folder/ready ]]; then
     echo "no virtual environment can be made: apt-get install python3-venv" >&2
     exit 77
   }
-  "$folder/bin/pip" install --quiet --disable-pip-version-check openai anthropic || {
+  "$folder/bin/pip" install --quiet --disable-pip-version-check openai anthropic trustme || {
     echo "the SDKs cannot be installed from PyPI" >&2
     exit 77
   }
   touch "$folder/ready"
 fi
-"$folder/bin/pip" list --disable-pip-version-check 2>/dev/null | grep -E '^(openai|anthropic) '
+"$folder/bin/pip" list --disable-pip-version-check 2>/dev/null | grep -E '^(openai|anthropic|trustme) '
 exec "$folder/bin/python" "$here/sdk_test.py" "$program" "$model"

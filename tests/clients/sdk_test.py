@@ -1,11 +1,20 @@
 """The server under the openai and anthropic packages."""
 
+import http.client
 import json
+import signal
+import ssl
 import sys
+import tempfile
+import time
 import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import anthropic
 import openai
+import trustme
 
 from served import Server
 
@@ -244,6 +253,131 @@ class Anthropic(unittest.TestCase):
         with self.assertRaises(anthropic.AuthenticationError):
             stranger.messages.create(model="demo", max_tokens=5, messages=[{"role": "user", "content": "x"}])
         stranger.close()
+
+
+    def test_every_answer_has_its_request_id(self):
+        ask = {"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": WHO}]}
+        named = {"x-request-id": "an-id-of-ours"}
+        self.assertEqual(self.client.messages.create(**ask, extra_headers=named)._request_id, "an-id-of-ours")
+        ids = [self.client.messages.create(**ask)._request_id for _ in range(2)]
+        self.assertTrue(all(ids) and ids[0] != ids[1], ids)
+        with self.client.messages.stream(**ask, extra_headers=named) as stream:
+            self.assertEqual(stream.request_id, "an-id-of-ours")
+        for wrong in ({"max_tokens": -1}, {"model": "other"}):
+            with self.assertRaises(anthropic.APIStatusError) as caught:
+                self.client.messages.create(**{**ask, **wrong}, extra_headers=named)
+            self.assertEqual(caught.exception.request_id, "an-id-of-ours")
+            self.assertEqual(caught.exception.body["request_id"], "an-id-of-ours")
+        with self.assertRaises(anthropic.AuthenticationError) as caught:
+            self.client.with_options(api_key="no-key-of-ours").messages.create(**ask)
+        self.assertTrue(caught.exception.request_id)
+        self.assertTrue(self.client.models.list()._request_id)
+
+
+class Tls(unittest.TestCase):
+    """A server of its own, with a certificate of an authority that lives as long as the test."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.chain, cls.key = (Path(cls.folder.name) / name for name in ("chain.pem", "key.pem"))
+        cls.trust = cls.new_certificate()
+        cls.server = Server(PROGRAM, MODEL, [KEYS[0]], "--served-model-name", "demo", "--ssl-certfile", cls.chain,
+                            "--ssl-keyfile", cls.key, tls=cls.trust)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.folder.cleanup()
+
+    @classmethod
+    def new_certificate(cls):
+        """Writes the two files; a context that trusts only the authority of this certificate."""
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        cls.key.write_bytes(certificate.private_key_pem.bytes())
+        cls.chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        return context
+
+    def openai(self):
+        client = openai.OpenAI(base_url=self.server.url + "/v1", api_key=KEYS[0], max_retries=0,
+                               http_client=openai.DefaultHttpxClient(verify=self.trust))
+        self.addCleanup(client.close)
+        return client
+
+    def test_clients_talk_to_it(self):
+        self.assertTrue(self.server.url.startswith("https://"))
+        ask = {"model": "demo", "temperature": 0, "messages": [{"role": "user", "content": WHO}]}
+        client = self.openai()
+        whole = client.chat.completions.create(**ask).choices[0].message.content
+        self.assertIn("demo model", whole)
+        streamed = "".join(chunk.choices[0].delta.content or ""
+                           for chunk in client.chat.completions.create(stream=True, **ask) if chunk.choices)
+        self.assertEqual(streamed, whole)
+        client = anthropic.Anthropic(base_url=self.server.url, api_key=KEYS[0], max_retries=0,
+                                     http_client=anthropic.DefaultHttpxClient(verify=self.trust))
+        self.addCleanup(client.close)
+        with client.messages.stream(model="demo", max_tokens=80, messages=ask["messages"],
+                                    extra_body={"temperature": 0}) as stream:
+            self.assertEqual("".join(stream.text_stream), whole)
+
+    def test_who_leaves_is_cancelled(self):
+        left = 'vllm:request_success_total{model_name="demo",engine="0",finished_reason="abort"'
+        self.assertIn(left, self.server.get("/metrics")[1])
+
+        def count():
+            return [float(line.split()[-1]) for line in self.server.get("/metrics")[1].splitlines()
+                    if line.startswith(left)][0]
+
+        before = count()
+        stream = self.openai().chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": WHO}], stream=True, max_tokens=8000,
+            extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        self.assertTrue(self.server.idle())
+        self.assertEqual(count(), before + 1)
+
+    def trusted(self, context):
+        """Whether a new connection shows a certificate that this context trusts."""
+        try:
+            with urllib.request.urlopen(self.server.url + "/health", context=context) as reply:
+                return reply.status == 200
+        except urllib.error.URLError as error:
+            self.assertIsInstance(error.reason, ssl.SSLCertVerificationError)
+            return False
+
+    def test_strangers_are_turned_away(self):
+        self.assertFalse(self.trusted(ssl.create_default_context()))
+        with self.assertRaises((OSError, http.client.HTTPException)):
+            urllib.request.urlopen(self.server.url.replace("https:", "http:") + "/health")
+        self.assertTrue(self.trusted(self.trust))
+
+    def test_sighup_changes_the_certificate(self):
+        open_since_before = self.openai()
+        open_since_before.models.list()
+        old = self.trust
+        new = self.new_certificate()
+        self.assertTrue(self.trusted(old))
+        self.server.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 60
+        while not self.trusted(new) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        type(self).trust = self.server.tls = new
+        self.assertTrue(self.trusted(new))
+        self.assertFalse(self.trusted(old))
+        open_since_before.models.list()
+        # A key of another certificate: everything stays.
+        self.key.write_bytes(trustme.CA().issue_cert("127.0.0.1").private_key_pem.bytes())
+        self.server.process.send_signal(signal.SIGHUP)
+        line = ""
+        while "certificate" not in line:
+            line = self.server.process.stderr.readline()
+        self.assertIn("stay what they were", line)
+        self.assertIn(str(self.key), line)
+        self.assertTrue(self.trusted(new))
 
 
 class EverythingEnds(unittest.TestCase):
