@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/fault.h"
+
 namespace deepinfer::app {
 
 namespace fs = std::filesystem;
@@ -25,7 +27,8 @@ int exit_code(ErrorKind kind) {
     case ErrorKind::kOutOfMemory: return kDoesNotFit;
     case ErrorKind::kOverloaded:
     case ErrorKind::kCancelled:
-    case ErrorKind::kInternal: return kFailed;
+    case ErrorKind::kInternal:
+    case ErrorKind::kDeviceLost: return kFailed;
   }
   return kFailed;
 }
@@ -33,6 +36,19 @@ int exit_code(ErrorKind kind) {
 int fail(const Error& error) {
   std::fprintf(stderr, "deepinfer: %s\n", error.message().c_str());
   return exit_code(error.kind);
+}
+
+void fail_at_once(const Error& error) {
+  std::fflush(stdout);
+  std::_Exit(fail(error));
+}
+
+Result<void> arm_faults_of_environment() {
+  const char* const words = std::getenv("DEEPINFER_FAULT_POINTS");
+  if (words == nullptr || *words == '\0') return {};
+  DI_TRY(arm_fault_points(words));
+  std::fprintf(stderr, "deepinfer: fault points are armed: %s\n", words);
+  return {};
 }
 
 void ModelChoice::declare(CLI::App& command) {

@@ -24,6 +24,10 @@ enum ExitCode : int {
 int exit_code(ErrorKind kind);
 // Prints "deepinfer: <message>" to standard error and returns the exit code of its kind.
 int fail(const Error& error);
+// For a device that failed or hangs, which nobody can wait for: the same, and the process ends with that code.
+[[noreturn]] void fail_at_once(const Error& error);
+// Fault points named by DEEPINFER_FAULT_POINTS (base/fault.h) are armed, and standard error says so.
+Result<void> arm_faults_of_environment();
 
 // A subcommand adds itself to the application; `action` is set by the one that was called.
 struct Context {

@@ -8,6 +8,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
 
+  if (const auto armed = arm_faults_of_environment(); !armed) return fail(armed.error());
+
   Context context{app, {}};
   add_run(context);
   add_chat(context);

@@ -60,6 +60,37 @@ TEST(Fault, FailsTheNthVisitOnly) {
   EXPECT_FALSE(fault_fires("disk"));
 }
 
+TEST(Fault, WordsArmPointsForGood) {
+  for (const char* words : {"cuda.launhc", "cuda.copy:0", "cuda.copy:x", "cuda.copy:", "cuda.copy:1:2:3",
+                            "cuda.copy,cuda.copy", "cuda.copy,,", "cuda.copy:3 "}) {
+    const auto refused = arm_fault_points(words);
+    ASSERT_FALSE(refused.ok()) << words;
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_NE(refused.error().remedy.find("cuda.launch"), std::string::npos) << refused.error().message();
+  }
+}
+
+TEST(Fault, TheDocumentationListsTheSame) {
+  std::ifstream file(std::string(DEEPINFER_SOURCE_DIR) + "/docs/errors.md");
+  const std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string table;
+  for (const FaultPoint& point : fault_points())
+    table += "\n| `" + std::string(point.name) + "` | " + std::string(point.effect) + " |";
+  EXPECT_NE(page.find("|---|---|" + table + "\n"), std::string::npos) << table;
+}
+
+TEST(Fault, WordsNameVisits) {
+  ASSERT_TRUE(arm_fault_points("").ok());
+  EXPECT_FALSE(fault_fires("cuda.launch"));
+  ASSERT_TRUE(arm_fault_points("cuda.launch:2:2,cuda.wait").ok());
+  EXPECT_TRUE(fault_fires("cuda.wait"));
+  EXPECT_FALSE(fault_fires("cuda.wait"));
+  EXPECT_FALSE(fault_fires("cuda.launch"));
+  EXPECT_TRUE(fault_fires("cuda.launch"));
+  EXPECT_TRUE(fault_fires("cuda.launch"));
+  EXPECT_FALSE(fault_fires("cuda.launch"));
+}
+
 TEST(BoundedQueue, SaysWhenItIsFullOrClosed) {
   BoundedQueue<int> queue(2);
   EXPECT_EQ(queue.try_push(1), PushOutcome::kPushed);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/fault.h"
 #include "base/ids.h"
 
 namespace deepinfer {
@@ -38,7 +39,12 @@ Result<HugeBuffer> HugeBuffer::create(Ledger& ledger, std::string_view tag, std:
   DI_ASSIGN(LedgerClaim claim, LedgerClaim::take(ledger, tag, kept));
   // Map one unit more and give back both ends, so that the rest starts at a boundary.
   const std::size_t wanted = huge ? kept + unit : kept;
-  void* address = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address = MAP_FAILED;
+  if (fault_fires("host.allocate")) {
+    errno = ENOMEM;
+  } else {
+    address = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
   if (address == MAP_FAILED) {
     return make_error(ErrorKind::kOutOfMemory,
                       fmt::format("cannot take {} for {}: {}", bytes_text(kept), tag, std::strerror(errno)),

@@ -14,6 +14,7 @@ std::string_view error_kind_name(ErrorKind kind) {
     case ErrorKind::kOverloaded: return "overloaded";
     case ErrorKind::kCancelled: return "cancelled";
     case ErrorKind::kInternal: return "internal error";
+    case ErrorKind::kDeviceLost: return "device lost";
   }
   return "unknown";
 }

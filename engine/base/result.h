@@ -25,6 +25,7 @@ enum class ErrorKind {
   kOverloaded,       // a bounded queue is full, or a deadline cannot be met; try again later
   kCancelled,        // the caller, or its connection, gave up
   kInternal,         // a fault of ours that did not corrupt state
+  kDeviceLost,       // the device failed or hangs; this process computes nothing more
 };
 
 std::string_view error_kind_name(ErrorKind kind);

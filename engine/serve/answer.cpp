@@ -313,7 +313,8 @@ dialects::RequestError request_error(const Error& error) {
     case ErrorKind::kInvalidArgument:
     case ErrorKind::kUnsupported: return dialects::server_error(400, error.message());
     case ErrorKind::kOverloaded: return dialects::server_error(429, error.message());
-    case ErrorKind::kCancelled: return dialects::server_error(503, error.message());
+    case ErrorKind::kCancelled:
+    case ErrorKind::kDeviceLost: return dialects::server_error(503, error.message());
     default: return dialects::server_error(500, error.message());
   }
 }
