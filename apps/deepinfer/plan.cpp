@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "backend/planned.h"
 #include "base/processors.h"
 #include "command.h"
 #include "engine_options.h"
@@ -66,6 +67,38 @@ Result<std::int64_t> parse_memory(const std::string& text) {
                       "give bytes, or a number with K, M, G or T");
   }
   return unit.empty() ? number : number << (10 * (power + 1));
+}
+
+const char* detail_of(const std::string& tag) {
+  constexpr std::pair<const char*, const char*> kDetails[] = {
+      {"weights", "as the backend's kernels read them, with padding and Engram tables"},
+      {"step buffers", "values of a step, sharing one arena"},
+      {"workspace", "index scores, attention and experts of a step, sharing one"},
+      {"tables", "sines and cosines, lists of layers"},
+      {"step inputs", "ids, positions and block tables of a step"},
+      {"given rows", "rows in place of embeddings, as of images"},
+      {"driver and graphs", "kept free for the driver and captured graphs"},
+  };
+  for (const auto& [known, detail] : kDetails)
+    if (tag == known) return detail;
+  return "";
+}
+
+// What the backend itself says that it takes, where this build has it. Models over several devices are estimated.
+Result<void> ask_backend(const model::Model& model, model::PlanRequest& request) {
+  if (request.device_is_host || request.devices > 1) return {};
+  const graph::StepExtents& step = request.step;
+  const backend::StepLimits limits = {static_cast<int>(step.tokens), static_cast<int>(step.decoder_rows),
+                                      static_cast<int>(step.logit_rows), static_cast<int>(step.sequences),
+                                      step.context};
+  const auto rows = backend::planned_memory(request.device, *model.graph, model.registry, limits);
+  if (!rows.ok() && rows.error().kind == ErrorKind::kUnsupported) return {};
+  if (!rows.ok()) return rows.error();
+  for (const auto& row : *rows) {
+    if (row.bytes > 0)
+      request.executable.push_back({row.tag, model::PlanPlace::kDevice, row.bytes, detail_of(row.tag)});
+  }
+  return {};
 }
 
 const char* place_name(model::PlanPlace place) {
@@ -148,6 +181,7 @@ Result<int> plan(const Options& options) {
     const auto threads = static_cast<int>(settings.integer("threads"));
     request.workers = threads != 0 ? threads : usable_threads();
   }
+  DI_TRY(ask_backend(model, request));
   DI_ASSIGN(model::Plan result, model::plan(model, request));
   DI_ASSIGN(const runtime::PrefixPlan prefix, options.engine.prefix_plan());
   add_prefix_cache(prefix, model, result, request);

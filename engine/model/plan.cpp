@@ -120,8 +120,12 @@ void add_step(const Model& model, Plan& plan) {
     plan.rows.push_back({"index scores", PlanPlace::kDevice, kFloatBytes * longest * plan.request.workers,
                          fmt::format("{} rows, {} at a time", longest, plan.request.workers)});
   }
-  plan.rows.push_back({"sequence state", PlanPlace::kDevice, plan.private_bytes * step.sequences,
-                       fmt::format("{} sequences of {} bytes: windows, open groups, history", step.sequences,
+}
+
+void add_state(Plan& plan) {
+  const int64_t sequences = plan.request.step.sequences;
+  plan.rows.push_back({"sequence state", PlanPlace::kDevice, plan.private_bytes * sequences,
+                       fmt::format("{} sequences of {} bytes: windows, open groups, history", sequences,
                                    plan.private_bytes)});
 }
 
@@ -189,8 +193,13 @@ Result<Plan> plan(const Model& model, const PlanRequest& request) {
                              model.options.kv_quant ? "on" : "off");
   result.block_bytes = static_cast<int64_t>(model.registry.block_bytes());
   result.private_bytes = static_cast<int64_t>(model.registry.sequence_bytes());
-  add_weights(*model.graph, result);
-  add_step(model, result);
+  if (request.executable.empty()) {
+    add_weights(*model.graph, result);
+    add_step(model, result);
+  } else {
+    result.rows = request.executable;
+  }
+  add_state(result);
   result.rows.insert(result.rows.end(), request.more.begin(), request.more.end());
   for (const PlanRow& row : result.rows) {
     if (row.place == PlanPlace::kDevice) result.used_bytes += row.bytes;

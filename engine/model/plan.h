@@ -33,6 +33,9 @@ struct PlanRequest {
   graph::StepExtents step;  // the largest step; step.sequences run at a time, none longer than step.context
   int workers = 1;          // threads that hold one row of index scores each
   bool device_is_host = false;  // a CPU: what lies on the host takes of the same memory
+  // What the device's backend says that weights, tables and the values of a step take, which this room does not know either. Empty:
+  // estimated from the graph.
+  std::vector<PlanRow> executable;
   // Of a prefix cache, which this room does not know: rows beside the blocks, and the host's bytes for an index over so many
   // blocks (not falling; empty: no index).
   std::vector<PlanRow> more;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/ledger.h"
 #include "model/plan.h"
 #include "runtime/engine.h"
@@ -111,6 +113,27 @@ std::int64_t in_ledger(const std::string& tag) {
   for (const LedgerRow& row : host_ledger().rows())
     if (row.tag == tag) return static_cast<std::int64_t>(row.bytes);
   return 0;
+}
+
+TEST(Load, ThePlanIsTheLedgerByTag) {
+  for (const char* backend : {"cpu", "reference"}) {
+    for (const char* set : {"tiny41", "tiny4"}) {
+      SCOPED_TRACE(std::string(backend) + " " + set);
+      std::map<std::string, std::int64_t> before, taken, planned;
+      for (const LedgerRow& row : host_ledger().rows())
+        before[row.tag] = static_cast<std::int64_t>(row.bytes);
+      LoadOptions options = tiny(set);
+      options.backend = backend;
+      const auto loaded = load(options);
+      ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+      for (const LedgerRow& row : host_ledger().rows())
+        if (const auto bytes = static_cast<std::int64_t>(row.bytes) - before[row.tag]; bytes != 0)
+          taken[row.tag] = bytes;
+      for (const MemoryItem& item : loaded->plan.items)
+        if (item.bytes != 0) planned[item.tag] += item.bytes;
+      EXPECT_EQ(taken, planned) << host_ledger().report() << "\n" << loaded->plan.text();
+    }
+  }
 }
 
 TEST(Load, APrefixCacheIsPlannedAndTaken) {

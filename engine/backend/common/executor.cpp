@@ -1,12 +1,14 @@
 #include "backend/common/executor.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/math.h"
 #include "base/rope.h"
 #include "graph/arena.h"
@@ -58,8 +60,10 @@ Executor::~Executor() = default;
 Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<const graph::Graph> graph,
                                                       const state::Registry& registry,
                                                       const StepLimits& limits, const OpTable& table,
-                                                      std::shared_ptr<Parallel> parallel) {
+                                                      std::shared_ptr<Parallel> parallel,
+                                                      std::shared_ptr<const AllocatedMemory> state) {
   std::unique_ptr<Executor> executor(new Executor(std::move(graph), registry, limits, std::move(parallel)));
+  if (state != nullptr) executor->step_.check_state(std::move(state), registry);
   DI_ASSIGN(executor->schedule_, Schedule::make(*executor->graph_, [&](Op op) { return bool(table[op]); }));
   for (const ScheduledSite& site : executor->schedule_->sites()) {
     executor->sites_.emplace_back();
@@ -68,7 +72,7 @@ Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<const grap
   }
   DI_TRY(executor->plan_buffers());
   DI_TRY(executor->prepare_kernels(table));
-  executor->prepare_tables();
+  DI_TRY(executor->prepare_tables());
   executor->run_ = std::make_unique<Run>(*executor);
   return std::unique_ptr<Executable>(std::move(executor));
 }
@@ -100,7 +104,8 @@ Result<void> Executor::prepare_kernels(const OpTable& table) {
   return {};
 }
 
-void Executor::prepare_tables() {
+Result<void> Executor::prepare_tables() {
+  size_t floats = 0;
   for (const graph::RopeTable& table : graph_->rope_tables) {
     RopeParameters parameters;
     parameters.theta = table.theta;
@@ -113,8 +118,11 @@ void Executor::prepare_tables() {
     entry.frequencies = rope_frequencies(parameters);
     entry.sines.resize(entry.frequencies.size() * static_cast<size_t>(step_.limits().tokens));
     entry.cosines.resize(entry.sines.size());
+    floats += entry.sines.size() + entry.cosines.size();
     tables_.push_back(std::move(entry));
   }
+  DI_ASSIGN(tables_claim_, LedgerClaim::take(host_ledger(), "tables", floats * sizeof(float)));
+  return {};
 }
 
 // --- running
@@ -157,7 +165,18 @@ void Executor::begin_index_sites() {
   }
 }
 
+Result<void> Executor::meet_faults() {
+  if (fault_fires("host.step_stall"))
+    while (true)
+      ::pause();
+  lost_ = lost_ || fault_fires("host.step_lost");
+  if (!lost_) return {};
+  return make_error(ErrorKind::kDeviceLost, "the device failed: a fault point is armed",
+                    "start the program again without it");
+}
+
 Result<void> Executor::run(const StepInputs& inputs) {
+  DI_TRY(meet_faults());
   DI_TRY(step_.begin(inputs));
   fill_tables();
   begin_index_sites();
@@ -219,13 +238,10 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
 }
 
 std::vector<Executable::Memory> Executor::memory() const {
-  int64_t tables = 0;
-  for (const Table& table : tables_)
-    tables += static_cast<int64_t>((table.sines.size() + table.cosines.size()) * sizeof(float));
   return {{"weights", weights_.bytes() + kernel_bytes_},
-          {"arena", static_cast<int64_t>(arena_.taken())},
+          {"step buffers", static_cast<int64_t>(arena_.taken())},
           {"workspace", workspace_bytes_},
-          {"tables", tables}};
+          {"tables", static_cast<int64_t>(tables_claim_.bytes())}};
 }
 
 }  // namespace deepinfer::backend

@@ -20,11 +20,13 @@ namespace deepinfer::backend {
 
 class Executor final : public Executable {
  public:
-  // kUnsupported names an operation that has no kernel; kOutOfMemory, and the errors of the kernels' preparation.
+  // kUnsupported names an operation that has no kernel; kOutOfMemory, and the errors of the kernels' preparation. `state`:
+  // where blocks and private areas must lie (StepView::check_state); null: not checked.
   static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
                                                      const state::Registry& registry,
                                                      const StepLimits& limits, const OpTable& table,
-                                                     std::shared_ptr<Parallel> parallel);
+                                                     std::shared_ptr<Parallel> parallel,
+                                                     std::shared_ptr<const AllocatedMemory> state = nullptr);
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;
@@ -51,7 +53,9 @@ class Executor final : public Executable {
 
   Result<void> plan_buffers();
   Result<void> prepare_kernels(const OpTable& table);
-  void prepare_tables();
+  Result<void> prepare_tables();
+  // Of tests: stalls, or breaks for good, where a fault point asks for it.
+  Result<void> meet_faults();
   void fill_tables();
   void begin_index_sites();
 
@@ -73,6 +77,8 @@ class Executor final : public Executable {
   std::unique_ptr<Run> run_;
   int64_t kernel_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
+  bool lost_ = false;
+  LedgerClaim tables_claim_;
   LedgerClaim weights_claim_;  // what weights_ holds; kernels account for their own
 };
 

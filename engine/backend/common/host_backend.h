@@ -30,6 +30,8 @@ class HostBackend : public Backend {
   }
 
   const std::shared_ptr<Parallel>& parallel() const { return parallel_; }
+  // Where the blocks and private areas of steps must lie.
+  std::shared_ptr<const AllocatedMemory> allocated() const { return memory_.ranges(); }
 
  private:
   std::shared_ptr<Parallel> parallel_;

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
+#include "backend/common/allocated_memory.h"
 #include "base/huge_buffer.h"
 #include "base/result.h"
 
@@ -18,7 +20,10 @@ class HostMemory {
   Result<std::byte*> allocate(size_t bytes, const std::string& tag);
   void release(std::byte* address, size_t bytes);
 
+  std::shared_ptr<const AllocatedMemory> ranges() const { return ranges_; }
+
  private:
+  const std::shared_ptr<AllocatedMemory> ranges_ = std::make_shared<AllocatedMemory>();
   std::mutex mutex_;
   std::map<std::byte*, HugeBuffer> buffers_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "graph/arena.h"
@@ -87,6 +88,12 @@ std::span<const GroupRef> StepView::groups(int ratio) const {
   return {};
 }
 
+void StepView::check_state(std::shared_ptr<const AllocatedMemory> state, const state::Registry& registry) {
+  state_ = std::move(state);
+  block_bytes_ = registry.block_bytes();
+  private_bytes_ = registry.sequence_bytes();
+}
+
 Result<void> StepView::begin(const StepInputs& inputs) {
   inputs_ = inputs;
   DI_TRY(check_rows());
@@ -166,6 +173,21 @@ Result<void> StepView::check_slice(int s, int first_token_row, int first_decoder
   if (slice.private_state == nullptr) return bad_step("sequence {} has no private state", s);
   if (static_cast<int64_t>(slice.blocks.size()) * state::kBlockTokens < end)
     return bad_step("sequence {} has {} blocks for {} tokens", s, slice.blocks.size(), end);
+  return state_ == nullptr ? Result<void>() : check_memory(s);
+}
+
+Result<void> StepView::check_memory(int s) const {
+  const SequenceSlice& slice = sequence(s);
+  if (private_bytes_ > 0 && state_->first_outside({&slice.private_state, 1}, private_bytes_) == 0)
+    return bad_step("the private area of sequence {} is {} bytes at {}, which is no memory of this backend",
+                    s, private_bytes_, static_cast<const void*>(slice.private_state));
+  if (block_bytes_ == 0) return {};
+  const auto reached =
+      static_cast<size_t>((slice.start + slice.tokens + state::kBlockTokens - 1) / state::kBlockTokens);
+  const size_t outside = state_->first_outside(slice.blocks.first(reached), block_bytes_);
+  if (outside < reached)
+    return bad_step("block {} of sequence {} is {} bytes at {}, which is no memory of this backend", outside,
+                    s, block_bytes_, static_cast<const void*>(slice.blocks[outside]));
   return {};
 }
 

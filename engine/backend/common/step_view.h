@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/common/allocated_memory.h"
 #include "base/result.h"
 #include "graph/graph.h"
+#include "state/registry.h"
 
 namespace deepinfer::backend {
 
@@ -26,6 +29,9 @@ class StepView {
   // vocabulary, rows of a sequence consecutive, positions ascending by one, decoder rows exactly the positions
   // from decoder_from on. kInvalidArgument names what is wrong.
   Result<void> begin(const StepInputs& inputs);
+  // From now on begin() also checks that every block that the step reaches, and every private area, lies whole in memory
+  // of `state`.
+  void check_state(std::shared_ptr<const AllocatedMemory> state, const state::Registry& registry);
 
   const StepInputs& inputs() const { return inputs_; }
   const StepLimits& limits() const { return limits_; }
@@ -69,11 +75,15 @@ class StepView {
 
   Result<void> check_rows() const;
   Result<void> check_sequences() const;
+  Result<void> check_memory(int s) const;
   Result<void> check_slice(int s, int first_token_row, int first_decoder_row) const;
 
   StepLimits limits_;
   int vocab_;
   int hidden_;
+  std::shared_ptr<const AllocatedMemory> state_;  // null: not checked
+  size_t block_bytes_ = 0;
+  size_t private_bytes_ = 0;
   StepInputs inputs_;
   std::vector<GroupList> lists_;  // one a ratio of the graph
 };

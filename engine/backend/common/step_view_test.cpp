@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace deepinfer::backend {
@@ -135,6 +138,76 @@ TEST(StepView, RefusesBrokenSteps) {
   EXPECT_FALSE(small.begin(Step().inputs()).ok());
   StepView short_context(graph, {16, 16, 16, 4, 9});
   EXPECT_FALSE(short_context.begin(Step().inputs()).ok());
+}
+
+// Blocks and private areas of a pool, the second sequence's blocks behind the first's.
+class StepViewMemory : public testing::Test {
+ protected:
+  StepViewMemory() {
+    for (const auto placement : {state::Placement::kBlock, state::Placement::kRing}) {
+      state::StateClass entry;
+      entry.kind = placement == state::Placement::kBlock ? state::Kind::kGlobalRows : state::Kind::kWindow;
+      entry.layer = 0;
+      entry.placement = placement;
+      entry.record = {state::RecordFormat::kI32, 2};
+      entry.rows = placement == state::Placement::kBlock ? 0 : 16;
+      EXPECT_TRUE(registry_.add(entry).ok());
+    }
+    blocks_.resize(3 * registry_.block_bytes());
+    areas_.resize(2 * registry_.sequence_bytes());
+    allocated_->add(blocks_.data(), blocks_.size());
+    allocated_->add(areas_.data(), areas_.size());
+    view_.check_state(allocated_, registry_);
+    for (std::size_t i = 0; i < 2; ++i) {
+      tables_[i] = {block(i), block(2)};
+      step_.slices[i].blocks = tables_[i];
+      step_.slices[i].private_state = area(i);
+    }
+  }
+  std::byte* block(std::size_t index) { return blocks_.data() + index * registry_.block_bytes(); }
+  std::byte* area(std::size_t index) { return areas_.data() + index * registry_.sequence_bytes(); }
+  // The message of the refusal; empty: it runs.
+  std::string begin() {
+    const Result<void> begun = view_.begin(step_.inputs());
+    if (begun.ok()) return "";
+    EXPECT_EQ(begun.error().kind, ErrorKind::kInvalidArgument);
+    return begun.error().what;
+  }
+
+  const graph::Graph graph_ = graph_with_groups();
+  state::Registry registry_;
+  std::vector<std::byte> blocks_, areas_;
+  std::shared_ptr<AllocatedMemory> allocated_ = std::make_shared<AllocatedMemory>();
+  StepView view_{graph_, kLimits};
+  std::array<std::vector<std::byte*>, 2> tables_;
+  Step step_;
+};
+
+TEST_F(StepViewMemory, BlocksAndAreasOfThePoolAreTaken) {
+  EXPECT_EQ(begin(), "");
+  // One that this step does not reach may be anything: it is for tokens to come.
+  tables_[0][1] = nullptr;
+  EXPECT_EQ(begin(), "");
+}
+
+TEST_F(StepViewMemory, ABlockOutsideOfThePoolIsNamed) {
+  for (std::byte* const wrong :
+       {static_cast<std::byte*>(nullptr), block(3), block(0) - 64, block(2) + 64, area(0)}) {
+    tables_[1][0] = wrong;
+    EXPECT_NE(begin().find("block 0 of sequence 1"), std::string::npos) << begin();
+  }
+}
+
+TEST_F(StepViewMemory, AnAreaOutsideOfThePoolIsNamed) {
+  for (std::byte* const wrong : {area(2), area(1) + 64, area(0) - 64}) {
+    step_.slices[1].private_state = wrong;
+    EXPECT_NE(begin().find("private area of sequence 1"), std::string::npos) << begin();
+  }
+}
+
+TEST_F(StepViewMemory, MemoryThatWasGivenBackIsRefused) {
+  allocated_->remove(blocks_.data());
+  EXPECT_NE(begin().find("block 0 of sequence 0"), std::string::npos) << begin();
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Result<std::unique_ptr<Executable>> CpuBackend::compile(std::shared_ptr<const gr
                                                         const StepLimits& limits) {
   DI_ASSIGN(const OpTable table, op_table(set_, parallel()->workers()));
   auto fused = std::make_shared<const graph::Graph>(graph::fuse(*graph, kFusions));
-  return Executor::compile(std::move(fused), registry, limits, table, parallel());
+  return Executor::compile(std::move(fused), registry, limits, table, parallel(), allocated());
 }
 
 }  // namespace deepinfer::backend::cpu

@@ -9,7 +9,7 @@ namespace deepinfer::backend::cpu {
 
 namespace {
 
-constexpr const char* kTag = "cpu workspace";
+constexpr const char* kTag = "workspace";
 constexpr int kOperands = 5;
 constexpr std::int64_t kRowsPreparedByEach =
     4;  // up to here every worker prepares its own copy: no extra barrier

@@ -6,21 +6,16 @@
 #include <utility>
 
 #include "backend/cuda/executor.h"
-#include "graph/passes.h"
+#include "base/fault.h"
 
 namespace deepinfer::backend::cuda {
 
 namespace {
 
-constexpr int64_t kReserved = int64_t{1} << 30;  // captured graphs, what the driver takes for itself
 // Part of cache keys: another set may give other bits.
 std::string kernel_set(const Device& device) {
   return fmt::format("sm{}", device.capability());
 }
-
-// Those that there are kernels for.
-constexpr graph::FusionSet kFusions =
-    (graph::Fusion::kLinears | graph::Fusion::kHcSite) | (graph::Fusion::kGate | graph::Fusion::kExperts);
 
 }  // namespace
 
@@ -46,15 +41,14 @@ Capabilities CudaBackend::capabilities() const {
 Result<std::unique_ptr<Executable>> CudaBackend::compile(std::shared_ptr<const graph::Graph> graph,
                                                          const state::Registry& registry,
                                                          const StepLimits& limits) {
-  auto fused = std::make_shared<const graph::Graph>(graph::fuse(*graph, kFusions));
-  return Executor::compile(device_, std::move(fused), registry, limits);
+  return Executor::compile(device_, *graph, registry, limits, allocated_);
 }
 
 int64_t CudaBackend::memory_budget() const {
   device_->use();
   std::size_t free = 0, total = 0;
   device_->note(cudaMemGetInfo(&free, &total), "said how much memory it has");
-  return std::max<int64_t>(0, static_cast<int64_t>(free) - kReserved);
+  return std::max<int64_t>(0, static_cast<int64_t>(free) - kReservedBytes);
 }
 
 Result<std::byte*> CudaBackend::allocate(size_t bytes, const std::string& tag) {
@@ -64,18 +58,20 @@ Result<std::byte*> CudaBackend::allocate(size_t bytes, const std::string& tag) {
   std::byte* const address = buffer.data();
   fill(address, 0, bytes);
   DI_TRY(device_->healthy());
+  allocated_->add(address, bytes);
   const std::lock_guard lock(mutex_);
   buffers_.emplace(address, std::move(buffer));
   return address;
 }
 
 void CudaBackend::release(std::byte* address, size_t, const std::string&) {
+  allocated_->remove(address);
   const std::lock_guard lock(mutex_);
   buffers_.erase(address);
 }
 
 void CudaBackend::finish(cudaError_t error, const char* attempted) {
-  device_->note(error, attempted);
+  device_->note(fault_fires("cuda.copy") ? cudaErrorIllegalAddress : error, attempted);
   device_->note(cudaStreamSynchronize(device_->copy_stream()), attempted);
 }
 

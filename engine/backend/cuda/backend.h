@@ -7,9 +7,13 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/common/allocated_memory.h"
 #include "backend/cuda/device.h"
 
 namespace deepinfer::backend::cuda {
+
+// Of a GPU's memory, for captured graphs and what the driver takes beside its context.
+inline constexpr int64_t kReservedBytes = int64_t{1} << 30;
 
 class CudaBackend final : public Backend {
  public:
@@ -35,6 +39,8 @@ class CudaBackend final : public Backend {
   std::shared_ptr<Device> device_;
   std::mutex mutex_;
   std::map<std::byte*, DeviceBuffer> buffers_;  // guarded by mutex_
+  const std::shared_ptr<AllocatedMemory> allocated_ =
+      std::make_shared<AllocatedMemory>();  // what is in there
 };
 
 }  // namespace deepinfer::backend::cuda

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
+
+#include "base/fault.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -17,11 +20,14 @@ Error unusable(std::string what, std::string remedy) {
                     std::move(remedy));
 }
 
-Error no_memory(const Device& device, const std::string& tag, std::size_t bytes, cudaError_t error) {
+Error no_memory(Device& device, const std::string& tag, std::size_t bytes, cudaError_t error) {
   (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind
+  std::size_t free = 0, total = 0;
+  (void)cudaMemGetInfo(&free, &total);
   return make_error(
       ErrorKind::kOutOfMemory,
-      fmt::format("cannot allocate {} bytes of {} for {}: {}", bytes, device.name(), tag, error_text(error)),
+      fmt::format("cannot allocate {} bytes for {}: {}; {} has {} of {} bytes free, and this process took {}",
+                  bytes, tag, error_text(error), device.name(), free, total, device.ledger().report()),
       "another process may hold the rest; lower --max-model-len, or see what `plan` says");
 }
 
@@ -40,8 +46,30 @@ Device::~Device() {
   if (copy_stream_ != nullptr) (void)cudaStreamDestroy(copy_stream_);
 }
 
+std::shared_ptr<Device> Device::imagine(const Properties& properties) {
+  std::shared_ptr<Device> device(new Device(-1, properties.name));
+  device->multiprocessors_ = properties.multiprocessors;
+  device->capability_ = properties.capability;
+  device->total_bytes_ = properties.total_bytes;
+  return device;
+}
+
+void* Device::imagined_address(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 4096;
+  const std::size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return reinterpret_cast<void*>(imagined_end_.fetch_add(whole));  // NOLINT(performance-no-int-to-ptr)
+}
+
 void Device::use() const {
-  (void)cudaSetDevice(index_);
+  if (!imagined()) (void)cudaSetDevice(index_);
+}
+
+cudaError_t Device::wait() const {
+  return imagined() ? cudaSuccess : cudaStreamSynchronize(stream_);
+}
+
+void Device::upload(std::byte* to, const void* from, std::size_t bytes, const std::string& attempted) {
+  if (!imagined()) note(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), attempted);
 }
 
 Result<std::shared_ptr<Device>> Device::open(int index) {
@@ -89,17 +117,7 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
 
 void Device::note(cudaError_t error, const std::string& attempted) {
   if (error == cudaSuccess) return;
-  const std::lock_guard lock(mutex_);
-  if (failure_.empty())
-    failure_ = fmt::format("GPU {} failed while it {}: {}", index_, attempted, error_text(error));
-  failed_ = true;
-}
-
-Result<void> Device::healthy() const {
-  if (!failed_) return {};
-  const std::lock_guard lock(mutex_);
-  return make_error(ErrorKind::kInternal, failure_,
-                    "start the program again; the driver's messages (dmesg, Xid) say more");
+  health_.fail(fmt::format("GPU {} failed while it {}: {}", index_, attempted, error_text(error)));
 }
 
 // --- buffers
@@ -111,8 +129,13 @@ Result<DeviceBuffer> DeviceBuffer::create(std::shared_ptr<Device> device, const 
   DI_ASSIGN(buffer.claim_, LedgerClaim::take(device->ledger(), tag, bytes));
   device->use();
   void* data = nullptr;
-  if (const cudaError_t error = cudaMalloc(&data, bytes); error != cudaSuccess)
-    return no_memory(*device, tag, bytes, error);
+  if (device->imagined()) {
+    data = device->imagined_address(bytes);
+  } else {
+    const bool fails = fault_fires("cuda.allocate");
+    const cudaError_t error = fails ? cudaErrorMemoryAllocation : cudaMalloc(&data, bytes);
+    if (error != cudaSuccess) return no_memory(*device, tag, bytes, error);
+  }
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;
   buffer.device_ = std::move(device);
@@ -134,7 +157,7 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || device_->imagined()) return;
   device_->use();
   (void)cudaFree(data_);
 }
@@ -146,9 +169,16 @@ Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<Device> device, const 
   DI_ASSIGN(buffer.claim_, LedgerClaim::take(host_ledger(), tag, bytes));
   device->use();
   void* data = nullptr;
-  if (const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
-      error != cudaSuccess)
-    return no_memory(*device, tag, bytes, error);
+  if (device->imagined()) {
+    data = device->imagined_address(bytes);
+  } else {
+    const bool fails = fault_fires("cuda.allocate_pinned");
+    const cudaError_t error = fails
+                                  ? cudaErrorMemoryAllocation
+                                  : cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+    if (error != cudaSuccess) return no_memory(*device, tag, bytes, error);
+    std::memset(data, 0, bytes);
+  }
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;
   buffer.device_ = std::move(device);
@@ -170,7 +200,7 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
 }
 
 PinnedBuffer::~PinnedBuffer() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || device_->imagined()) return;
   device_->use();
   (void)cudaFreeHost(data_);
 }

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "backend/common/health.h"
 #include "base/ledger.h"
 #include "base/result.h"
 
@@ -20,12 +20,26 @@ class Device {
   // kUnsupported when there is no driver or GPU, the driver is older than the runtime, or no kernels were built for the GPU's
   // architecture, with the numbers.
   static Result<std::shared_ptr<Device>> open(int index);
+  // A GPU that need not be there: what is allocated is counted in its ledger and cannot be used. For plans.
+  struct Properties {
+    std::string name;
+    int multiprocessors = 0;
+    int capability = 0;
+    std::int64_t total_bytes = 0;
+  };
+  static std::shared_ptr<Device> imagine(const Properties& properties);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  // Nothing of the runtime may be called for an imagined one, but through this class and its buffers.
+  bool imagined() const { return index_ < 0; }
   // Every thread that calls the runtime does this first.
   void use() const;
+  // Waits for the steps' stream.
+  cudaError_t wait() const;
+  // Bytes of the host into memory of the device, done when it returns.
+  void upload(std::byte* to, const void* from, std::size_t bytes, const std::string& attempted);
 
   const std::string& name() const { return name_; }
   int multiprocessors() const { return multiprocessors_; }
@@ -37,12 +51,16 @@ class Device {
   cudaStream_t stream() const { return stream_; }            // of steps
   cudaStream_t copy_stream() const { return copy_stream_; }  // of everything else
 
-  // A failed context never serves again: the first error is kept, and each later question gets it.
+  // A failed context never serves again: the first error is kept, and each later question gets it (kDeviceLost).
   void note(cudaError_t error, const std::string& attempted);
-  Result<void> healthy() const;
+  Result<void> healthy() const { return health_.check(); }
 
  private:
+  friend class DeviceBuffer;
+  friend class PinnedBuffer;
   Device(int index, std::string name);
+  // An address for memory that nobody can use.
+  void* imagined_address(std::size_t bytes);
 
   const int index_;
   const std::string name_;
@@ -52,9 +70,8 @@ class Device {
   Ledger ledger_;
   cudaStream_t stream_ = nullptr;
   cudaStream_t copy_stream_ = nullptr;
-  std::atomic<bool> failed_ = false;
-  mutable std::mutex mutex_;
-  std::string failure_;  // guarded by mutex_
+  std::atomic<std::uintptr_t> imagined_end_ = 4096;
+  Health health_;
 };
 
 // Device memory, accounted in the device's ledger. Not zeroed.
@@ -84,7 +101,7 @@ class DeviceBuffer {
   LedgerClaim claim_;
 };
 
-// Page-locked host memory that kernels can read.
+// Page-locked host memory that kernels can read, zeroed. Accounted in the host's ledger.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/rope.h"
+#include "graph/passes.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -17,20 +19,12 @@ using graph::ValueId;
 
 namespace {
 
-constexpr int kMostCapturedRows = 256;  // steps of more rows are long enough to hide their launches
-constexpr std::size_t kMostGraphs =
-    64;  // all go when there would be more: tiers come back as they are needed
-constexpr std::int64_t kLeastContext = 1024;
+// Those that there are kernels for.
+constexpr graph::FusionSet kFusions =
+    (graph::Fusion::kLinears | graph::Fusion::kHcSite) | (graph::Fusion::kGate | graph::Fusion::kExperts);
 
 int element_bytes(graph::ElementType type) {
   return type == graph::ElementType::kBf16 ? 2 : 4;
-}
-
-int round_up_rows(int rows, int limit) {
-  int tier = 1;
-  while (tier < rows)
-    tier *= 2;
-  return rows == 0 ? 0 : std::min(tier, limit);
 }
 
 }  // namespace
@@ -45,16 +39,19 @@ Executor::Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::
 
 Executor::~Executor() {
   device_->use();
-  (void)cudaStreamSynchronize(device_->stream());
-  drop_graphs();
+  (void)device_->wait();
+  graphs_.clear();
 }
 
 Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<Device> device,
-                                                      std::shared_ptr<const graph::Graph> graph,
+                                                      const graph::Graph& graph,
                                                       const state::Registry& registry,
-                                                      const StepLimits& limits) {
+                                                      const StepLimits& limits,
+                                                      std::shared_ptr<const AllocatedMemory> state) {
   device->use();
-  std::unique_ptr<Executor> executor(new Executor(device, std::move(graph), registry, limits));
+  std::unique_ptr<Executor> executor(new Executor(
+      device, std::make_shared<const graph::Graph>(graph::fuse(graph, kFusions)), registry, limits));
+  if (state != nullptr) executor->step_.check_state(std::move(state), registry);
   DI_ASSIGN(executor->schedule_,
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
                                                   graph::Op op) { return has_op(op, wide); }));
@@ -78,7 +75,7 @@ Result<void> Executor::plan_buffers() {
            element_bytes(value(id).type);
   }));
   const graph::ArenaPlan plan = graph::plan_arena(lifetimes);
-  DI_ASSIGN(arena_, DeviceBuffer::create(device_, "arena", static_cast<std::size_t>(plan.bytes)));
+  DI_ASSIGN(arena_, DeviceBuffer::create(device_, "step buffers", static_cast<std::size_t>(plan.bytes)));
   addresses_.assign(lifetimes.size(), nullptr);
   for (std::size_t i = 0; i < lifetimes.size(); ++i)
     if (plan.offsets[i] >= 0) addresses_[i] = arena_.data() + plan.offsets[i];
@@ -102,8 +99,7 @@ Result<void> Executor::prepare_ropes() {
     DeviceRope rope;
     rope.pairs = static_cast<int>(frequencies.size());
     DI_ASSIGN(DeviceBuffer kept, DeviceBuffer::create(device_, "tables", frequencies.size() * sizeof(float)));
-    device_->note(cudaMemcpy(kept.data(), frequencies.data(), kept.size(), cudaMemcpyHostToDevice),
-                  "took tables");
+    device_->upload(kept.data(), frequencies.data(), kept.size(), "took tables");
     DI_ASSIGN(DeviceBuffer angles,
               DeviceBuffer::create(
                   device_, "tables",
@@ -126,45 +122,17 @@ Result<void> Executor::prepare_ops() {
     ops_.push_back(std::move(op));
   }
   DI_ASSIGN(scratch_->memory,
-            DeviceBuffer::create(device_, "scratch", std::max<std::size_t>(scratch_->bytes, 256)));
+            DeviceBuffer::create(device_, "workspace", std::max<std::size_t>(scratch_->bytes, 256)));
   return {};
 }
 
 // --- running
 
-Launch Executor::bounds_of_step() const {
-  const StepInputs& inputs = step_.inputs();
+void Executor::launch_all(const StepBounds& bounds) {
   Launch launch;
   launch.stream = device_->stream();
-  launch.most[kTokenCount] = static_cast<int>(inputs.ids.size());
-  launch.most[kDecoderCount] = static_cast<int>(inputs.decoder_rows.size());
-  launch.most[kLogitCount] = static_cast<int>(inputs.logit_rows.size());
-  launch.most[kSequenceCount] = step_.sequences();
-  for (std::size_t i = 0; i < buffers_->ratios().size(); ++i)
-    launch.most[kGroupCount + i] = static_cast<int>(step_.groups(buffers_->ratios()[i]).size());
-  for (const SequenceSlice& slice : inputs.sequences)
-    launch.context = std::max(launch.context, slice.start + slice.tokens);
-  return launch;
-}
-
-Executor::Tier Executor::tier_of(const Launch& exact) const {
-  const StepLimits& limits = step_.limits();
-  Tier tier;
-  tier.most[kTokenCount] = round_up_rows(exact.most[kTokenCount], limits.tokens);
-  tier.most[kDecoderCount] = round_up_rows(exact.most[kDecoderCount], limits.decoder_rows);
-  tier.most[kLogitCount] = round_up_rows(exact.most[kLogitCount], limits.logit_rows);
-  tier.most[kSequenceCount] = round_up_rows(exact.most[kSequenceCount], limits.sequences);
-  for (std::size_t i = 0; i < buffers_->ratios().size(); ++i)
-    tier.most[kGroupCount + i] = std::min(
-        tier.most[kTokenCount], tier.most[kTokenCount] / buffers_->ratios()[i] + tier.most[kSequenceCount]);
-  tier.context = kLeastContext;
-  while (tier.context < exact.context)
-    tier.context *= 2;
-  tier.context = std::min(tier.context, std::max(limits.context, exact.context));
-  return tier;
-}
-
-void Executor::launch_all(const Launch& launch) {
+  std::copy(bounds.most.begin(), bounds.most.end(), launch.most);
+  launch.context = bounds.context;
   buffers_->fetch(launch.stream);
   const RowSpace tokens = launch.sized({RowAxis::kTokens, kTokenCount, 1, 0});
   for (const DeviceRope& rope : ropes_)
@@ -181,53 +149,53 @@ void Executor::launch_all(const Launch& launch) {
       ops_[i](launch);
 }
 
-void Executor::drop_graphs() {
-  for (const auto& [tier, graph] : graphs_)
-    (void)cudaGraphExecDestroy(graph);
-  graphs_.clear();
+Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
+  const cudaStream_t stream = device_->stream();
+  cudaGraph_t captured = nullptr;
+  cudaGraphExec_t graph = nullptr;
+  device_->note(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "captured a step");
+  launch_all(tier);
+  device_->note(cudaStreamEndCapture(stream, &captured), "captured a step");
+  DI_TRY(device_->healthy());
+  const cudaError_t made =
+      fault_fires("cuda.capture") ? cudaErrorMemoryAllocation : cudaGraphInstantiate(&graph, captured, 0);
+  (void)cudaGraphDestroy(captured);
+  if (made == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind
+    return cudaGraphExec_t{nullptr};
+  }
+  device_->note(made, "captured a step");
+  DI_TRY(device_->healthy());
+  return graph;
 }
 
-Result<void> Executor::replay(const Tier& tier) {
-  if (captured_embeds_ != buffers_->data().embeds) {
-    drop_graphs();
-    captured_embeds_ = buffers_->data().embeds;
+Result<bool> Executor::replay(const StepBounds& tier) {
+  if (graphs_.find(tier) == nullptr) {
+    DI_ASSIGN(cudaGraphExec_t const graph, capture(tier));
+    if (graph == nullptr) {
+      graphs_.clear();  // what they held may be enough for the next
+      return false;
+    }
+    graphs_.keep(tier, graph);
   }
-  auto found = graphs_.find(tier);
-  if (found == graphs_.end()) {
-    if (graphs_.size() >= kMostGraphs) drop_graphs();
-    Launch launch;
-    launch.stream = device_->stream();
-    std::copy(tier.most.begin(), tier.most.end(), launch.most);
-    launch.context = tier.context;
-    cudaGraph_t captured = nullptr;
-    cudaGraphExec_t graph = nullptr;
-    device_->note(cudaStreamBeginCapture(launch.stream, cudaStreamCaptureModeThreadLocal), "captured a step");
-    launch_all(launch);
-    device_->note(cudaStreamEndCapture(launch.stream, &captured), "captured a step");
-    DI_TRY(device_->healthy());
-    device_->note(cudaGraphInstantiate(&graph, captured, 0), "captured a step");
-    (void)cudaGraphDestroy(captured);
-    DI_TRY(device_->healthy());
-    found = graphs_.emplace(tier, graph).first;
-  }
-  device_->note(cudaGraphLaunch(found->second, device_->stream()), "launched a step");
-  return {};
+  device_->note(cudaGraphLaunch(*graphs_.find(tier), device_->stream()), "launched a step");
+  return true;
 }
 
 Result<void> Executor::run(const StepInputs& inputs) {
   device_->use();
   DI_TRY(device_->healthy());
   DI_TRY(step_.begin(inputs));
-  DI_TRY(buffers_->fill(step_));
-  const Launch exact = bounds_of_step();
+  buffers_->fill(step_);
+  const StepBounds exact = bounds_of(step_, buffers_->ratios());
   const bool keeps_scores =
       std::any_of(kept_.begin(), kept_.end(), [](const KeptScores& site) { return site.memory.size() > 0; });
+  bool launched = false;
   if (exact.most[kTokenCount] <= kMostCapturedRows && !keeps_scores) {
-    DI_TRY(replay(tier_of(exact)));
-  } else {
-    launch_all(exact);
+    DI_ASSIGN(launched, replay(tier_of(exact, step_.limits(), buffers_->ratios())));
   }
-  device_->note(cudaGetLastError(), "launched a step");
+  if (!launched) launch_all(exact);
+  device_->note(fault_fires("cuda.launch") ? cudaErrorLaunchFailure : cudaGetLastError(), "launched a step");
   logit_values_ = 0;
   if (graph_->logits != kNoValue && exact.most[kLogitCount] > 0) {
     logit_values_ =
@@ -236,7 +204,8 @@ Result<void> Executor::run(const StepInputs& inputs) {
                                   logit_values_ * sizeof(float), cudaMemcpyDeviceToHost, device_->stream()),
                   "gave logits");
   }
-  device_->note(cudaStreamSynchronize(device_->stream()), "ran a step");
+  const cudaError_t ended = device_->wait();
+  device_->note(fault_fires("cuda.wait") ? cudaErrorIllegalAddress : ended, "ran a step");
   return device_->healthy();
 }
 
@@ -308,16 +277,19 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
 }
 
 std::vector<Executable::Memory> Executor::memory() const {
-  std::int64_t tables = buffers_->device_bytes();
+  std::int64_t tables = 0;
   for (const DeviceBuffer& table : tables_)
     tables += static_cast<std::int64_t>(table.size());
   std::int64_t kept = 0;
   for (const KeptScores& site : kept_)
     kept += static_cast<std::int64_t>(site.memory.size());
   return {{"weights", weights_.bytes()},
-          {"arena", static_cast<std::int64_t>(arena_.size()) + kept},
+          {"step buffers", static_cast<std::int64_t>(arena_.size())},
+          {"kept index scores", kept},
           {"workspace", static_cast<std::int64_t>(scratch_->memory.size())},
-          {"tables", tables}};
+          {"tables", tables},
+          {"step inputs", buffers_->input_bytes()},
+          {"given rows", buffers_->given_bytes()}};
 }
 
 }  // namespace deepinfer::backend::cuda

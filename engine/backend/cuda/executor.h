@@ -2,9 +2,6 @@
 // varies from the step's device buffer; larger ones are launched node by node.
 #pragma once
 
-#include <array>
-#include <compare>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +12,7 @@
 #include "backend/common/step_view.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/plan/tiers.h"
 #include "backend/cuda/step_buffers.h"
 #include "backend/cuda/weights.h"
 
@@ -23,10 +21,13 @@ namespace deepinfer::backend::cuda {
 class Executor final : public Executable {
  public:
   // kUnsupported names an operation, or a size of one, that has no kernel; kOutOfMemory; kFormat for weights that cannot be.
+  // `state`: where blocks and private areas must lie (StepView::check_state); null: not checked.
+  // On an imagined device what it takes can be read (memory(), the ledger); weights need no bytes, and nothing can be run.
   static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<Device> device,
-                                                     std::shared_ptr<const graph::Graph> graph,
+                                                     const graph::Graph& graph,
                                                      const state::Registry& registry,
-                                                     const StepLimits& limits);
+                                                     const StepLimits& limits,
+                                                     std::shared_ptr<const AllocatedMemory> state);
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;
@@ -35,13 +36,6 @@ class Executor final : public Executable {
   std::vector<Memory> memory() const override;
 
  private:
-  // A captured graph serves every step within these bounds.
-  struct Tier {
-    std::array<int, kCounts> most = {};
-    std::int64_t context = 0;
-    auto operator<=>(const Tier&) const = default;
-  };
-
   Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::Graph> graph,
            const state::Registry& registry, const StepLimits& limits);
 
@@ -49,11 +43,11 @@ class Executor final : public Executable {
   Result<void> prepare_ropes();
   Result<void> prepare_ops();
 
-  Launch bounds_of_step() const;
-  Tier tier_of(const Launch& exact) const;
-  void launch_all(const Launch& launch);
-  Result<void> replay(const Tier& tier);
-  void drop_graphs();
+  void launch_all(const StepBounds& bounds);
+  // Launches the tier's graph. False: the device has no memory for another graph, nothing was launched.
+  Result<bool> replay(const StepBounds& tier);
+  // nullptr where there is no memory for it.
+  Result<cudaGraphExec_t> capture(const StepBounds& tier);
 
   const graph::Value& value(graph::ValueId id) const { return graph_->values[static_cast<std::size_t>(id)]; }
   Result<SeamTensor> kept_scores(int site, const std::string& name) const;
@@ -74,8 +68,7 @@ class Executor final : public Executable {
   std::vector<DeviceOp> ops_;  // one a scheduled node
   PinnedBuffer logits_;
   std::size_t logit_values_ = 0;  // of the last run
-  std::map<Tier, cudaGraphExec_t> graphs_;
-  const float* captured_embeds_ = nullptr;  // StepData::embeds when graphs_ were captured
+  TierCache<cudaGraphExec_t> graphs_{[](cudaGraphExec_t graph) { (void)cudaGraphExecDestroy(graph); }};
 };
 
 }  // namespace deepinfer::backend::cuda

@@ -83,7 +83,7 @@ const state::StateClass* Prepare::reads(const Node& node, state::Kind kind) cons
 
 Result<std::byte*> Prepare::keep_bytes(const void* content, std::size_t bytes) const {
   DI_ASSIGN(DeviceBuffer buffer, DeviceBuffer::create(device, "tables", std::max<std::size_t>(bytes, 16)));
-  device->note(cudaMemcpy(buffer.data(), content, bytes, cudaMemcpyHostToDevice), "took tables");
+  device->upload(buffer.data(), content, bytes, "took tables");
   DI_TRY(device->healthy());
   tables.push_back(std::move(buffer));
   return tables.back().data();

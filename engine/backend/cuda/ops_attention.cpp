@@ -17,7 +17,6 @@ using graph::Op;
 namespace {
 
 constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of index scores at a time
-constexpr std::int64_t kSplitBytes = std::int64_t{128} << 20;  // of split attention at a time
 
 std::int64_t most_keys(const PlainAttention& attention, std::int64_t context) {
   if (attention.ratio == 0) return attention.window;
@@ -56,8 +55,7 @@ Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& pl
   SparseAttention largest = attention;
   largest.most_keys = most_keys(plain, prepare.limits.context);
   largest.queries = rows;
-  const std::int64_t each = split_attention_bytes(largest);
-  const std::int64_t workspace = std::clamp(each * rows_at_most, each, std::max(each, kSplitBytes));
+  const std::int64_t workspace = split_workspace_bytes(split_partition(largest), rows_at_most);
   prepare.want_scratch(static_cast<std::size_t>(workspace));
   return DeviceOp(
       [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {

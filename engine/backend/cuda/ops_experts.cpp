@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/common/experts.h"
 #include "backend/cuda/kernels/sm90/experts_many.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/plan/choices.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -189,8 +190,6 @@ ManyExperts plan_many(const std::array<StackPart, 2>& stacks, const StackPart& l
                 plan_experts_down_many(down, &many.down) == cudaSuccess;
   return many;
 }
-// From so many pairs an expert on, on average: a guess, as in ops_linear.cpp.
-constexpr int kManyPairs = 4;
 
 // All of the routed experts: assignment, gate and up with their SwiGLU, down, sum. What is between lies in scratch memory.
 Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
@@ -247,7 +246,7 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
         StackPart second = last;
         second.out = y;
         assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
-        if (many.usable && static_cast<std::int64_t>(sized.most) * top_k > kManyPairs * experts) {
+        if (many.usable && has_many_pairs(sized.most, top_k, experts)) {
           ExpertsGateUpPlan gate_up_plan = many.gate_up;
           gate_up_plan.experts.pairs.first = assignment.first;
           gate_up_plan.experts.pairs.slots = assignment.slots;

@@ -3,6 +3,7 @@
 #include "backend/cuda/kernels/common/linear.h"
 #include "backend/cuda/kernels/sm90/linear_many.h"
 #include "backend/cuda/ops.h"
+#include "backend/cuda/plan/choices.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -10,10 +11,6 @@ using graph::Node;
 using graph::Op;
 
 namespace {
-
-// From so many rows on a part is multiplied by the kernels for many rows; both families give the same bits. The place is a guess:
-// at 64 rows those kernels are slow still (docs/kernels/many_rows.md), the others were not timed there.
-constexpr int kManyRows = 48;
 
 // Packed weights need bf16 input and whole words of it; everything else is multiplied plainly.
 bool packs(const Prepare& prepare, const Node& node) {
@@ -59,7 +56,7 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
   const RowSpace rows = prepare.space_of(node.outputs[0]);
   const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
   std::vector<LinearManyPlan> many;
-  for (int i = 0; i < parts.count && most_rows >= kManyRows && prepare.device->hopper(); ++i) {
+  for (int i = 0; i < parts.count && has_many_rows(most_rows) && prepare.device->hopper(); ++i) {
     const LinearPart& part = parts.part[i];
     LinearMany linear;
     linear.weight = part.weight;
@@ -79,7 +76,7 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
   if (static_cast<int>(many.size()) < parts.count) many.clear();
   return [=, step = &prepare.step, device = prepare.device](const Launch& launch) {
     const RowSpace sized = launch.sized(rows);
-    if (many.empty() || sized.most < kManyRows) {
+    if (many.empty() || !has_many_rows(sized.most)) {
       linear_few(step->data(), sized, parts, x, launch.stream);
       return;
     }

@@ -6,8 +6,8 @@
 
 #include "backend/common/step_view.h"
 #include "backend/cuda/device.h"
-#include "backend/cuda/kernels/common/fetch.h"
 #include "backend/cuda/kernels/common/step_data.h"
+#include "backend/cuda/plan/step_places.h"
 #include "base/result.h"
 #include "graph/graph.h"
 
@@ -19,8 +19,8 @@ class StepBuffers {
   static Result<StepBuffers> create(std::shared_ptr<Device> device, const StepLimits& limits,
                                     std::vector<int> ratios, int hidden);
 
-  // Lays a checked step out in host memory. The step before must have been fetched.
-  Result<void> fill(const StepView& step);
+  // Lays a checked step out in host memory, and has rows in place of embeddings copied. The step before must have ended.
+  void fill(const StepView& step);
   // Launches the copy of what fill() laid out.
   void fetch(cudaStream_t stream) const;
 
@@ -28,30 +28,20 @@ class StepBuffers {
   const std::vector<int>& ratios() const { return ratios_; }
   // Place of a ratio in `ratios`; -1.
   int list_of(int ratio) const;
-  std::int64_t device_bytes() const {
-    return static_cast<std::int64_t>(device_bytes_.size() + embeds_.size());
-  }
+  // Of device memory.
+  std::int64_t input_bytes() const { return static_cast<std::int64_t>(device_bytes_.size()); }
+  std::int64_t given_bytes() const { return static_cast<std::int64_t>(embeds_.size()); }
 
  private:
   StepBuffers() = default;
-  template <class T>
-  T* host(std::size_t offset) const {
-    return reinterpret_cast<T*>(host_bytes_.data() + offset);
-  }
 
   std::shared_ptr<Device> device_;
   std::vector<int> ratios_;
-  int hidden_ = 0;
+  StepPlaces places_;
   PinnedBuffer host_bytes_;
   DeviceBuffer device_bytes_;
-  DeviceBuffer embeds_;  // [T, hidden] f32, taken with the first step that gives rows in place of embeddings
-  FetchPlan plan_;
+  DeviceBuffer embeds_;  // [T, hidden] f32: rows that a step gives in place of embeddings
   StepData data_ = {};
-  struct Offsets {
-    std::size_t ids, positions, sequence_of, image, decoder_rows, logit_rows, embed_of, sequences, blocks;
-    std::size_t groups[kMostRatios];
-  } at_ = {};
-  StepLimits limits_;
 };
 
 }  // namespace deepinfer::backend::cuda

@@ -62,13 +62,13 @@ Result<std::byte*> DeviceWeights::keep(std::size_t bytes) {
 
 Result<std::byte*> DeviceWeights::upload(const void* from, std::size_t bytes) {
   DI_ASSIGN(std::byte* const to, keep(bytes));
-  device_->note(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "took weights");
+  device_->upload(to, from, bytes, "took weights");
   DI_TRY(device_->healthy());
   return to;
 }
 
 Result<PlainMatrix> DeviceWeights::upload_part(const Weight& weight, const graph::WeightPart& part) {
-  if (part.data == nullptr) return without_bytes(weight);
+  if (part.data == nullptr && !device_->imagined()) return without_bytes(weight);
   const PartBytes bytes = part_bytes(weight);
   PlainMatrix matrix;
   matrix.code = plain_code(weight.format);
@@ -87,6 +87,10 @@ Result<PlainMatrix> DeviceWeights::upload_part(const Weight& weight, const graph
 Result<const float*> DeviceWeights::values(WeightId id) {
   if (const auto found = values_.find(id); found != values_.end()) return found->second;
   const Weight& from = weight(id);
+  if (device_->imagined()) {
+    DI_ASSIGN(std::byte* const imagined, keep(static_cast<std::size_t>(from.n * from.k) * sizeof(float)));
+    return values_[id] = reinterpret_cast<const float*>(imagined);
+  }
   if (from.parts.empty() || from.parts[0].data == nullptr) return without_bytes(from);
   std::vector<float> decoded(static_cast<std::size_t>(from.n * from.k));
   for (std::int64_t row = 0; row < from.n; ++row)
@@ -100,6 +104,11 @@ Result<const float*> DeviceWeights::values(WeightId id) {
 Result<const std::int32_t*> DeviceWeights::integers(WeightId id) {
   if (const auto found = integers_.find(id); found != integers_.end()) return found->second;
   const Weight& from = weight(id);
+  if (device_->imagined()) {
+    DI_ASSIGN(std::byte* const imagined,
+              keep(static_cast<std::size_t>(from.n * from.k) * sizeof(std::int32_t)));
+    return integers_[id] = reinterpret_cast<const std::int32_t*>(imagined);
+  }
   if (from.parts.empty() || from.parts[0].data == nullptr) return without_bytes(from);
   std::vector<std::int32_t> decoded(static_cast<std::size_t>(from.n * from.k));
   for (std::int64_t row = 0; row < from.n; ++row)
@@ -166,6 +175,7 @@ Result<PackedStack> DeviceWeights::packed(WeightId id) {
   const std::size_t scales_at = (bytes.data + 15) / 16 * 16;
   DI_ASSIGN(DeviceBuffer staged, DeviceBuffer::create(device_, "loading", scales_at + bytes.scales));
   DI_ASSIGN(DeviceBuffer bad, DeviceBuffer::create(device_, "loading", sizeof(int)));
+  if (device_->imagined()) return packed_[id] = stack;
   device_->note(cudaMemset(bad.data(), 0, sizeof(int)), "took weights");
   for (std::size_t part = 0; part < from.parts.size(); ++part) {
     if (from.parts[part].data == nullptr) return without_bytes(from);

@@ -24,7 +24,7 @@ Capabilities ReferenceBackend::capabilities() const {
 Result<std::unique_ptr<Executable>> ReferenceBackend::compile(std::shared_ptr<const graph::Graph> graph,
                                                               const state::Registry& registry,
                                                               const StepLimits& limits) {
-  return Executor::compile(std::move(graph), registry, limits, op_table(), parallel());
+  return Executor::compile(std::move(graph), registry, limits, op_table(), parallel(), allocated());
 }
 
 }  // namespace deepinfer::backend::reference

@@ -14,13 +14,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kKeysOfWarp = kKeyTile / kWarps;
 constexpr int kSteps = kAttentionChannels / 16;
 constexpr int kKeyColumns = kKeyTile / 8;  // n8 columns of logits a tile
-constexpr int kMostLogitBlocks = 64;       // of one query
 constexpr int kAhead = 4;                  // tiles whose values are on their way
-
-// Head tiles (16 rows) of a block: heads beyond 64 take further blocks.
-int head_tiles(int heads) {
-  return heads > 32 ? 4 : heads > 16 ? 2 : 1;
-}
 
 struct Split {
   SparseAttention attention;
@@ -289,51 +283,34 @@ cudaError_t launch(Split split, int queries, cudaStream_t stream) {
       cudaFuncSetAttribute(logits_kernel<kHeadTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return error;
   const int most = split.attention.queries.most;
-  const int groups = (split.attention.heads + 63) / 64;
+  const SplitPartition partition = split_partition(split.attention);
+  const auto groups = static_cast<unsigned>(partition.head_groups);
+  const auto blocks = static_cast<unsigned>(partition.logit_blocks);
   for (split.first_row = 0; split.first_row < most; split.first_row += queries) {
     const auto rows = static_cast<unsigned>(std::min(queries, most - split.first_row));
-    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(split.tiles, kMostLogitBlocks));
-    logits_kernel<kHeadTiles>
-        <<<dim3(blocks, rows, static_cast<unsigned>(groups)), kThreads, shared, stream>>>(split);
+    logits_kernel<kHeadTiles><<<dim3(blocks, rows, groups), kThreads, shared, stream>>>(split);
     values_kernel<kHeadTiles>
-        <<<dim3(kAttentionChannels / kPanelChannels, rows, static_cast<unsigned>(groups)), kThreads, 0,
-           stream>>>(split);
+        <<<dim3(kAttentionChannels / kPanelChannels, rows, groups), kThreads, 0, stream>>>(split);
   }
   return cudaGetLastError();
 }
 
 }  // namespace
 
-AttentionVariant choose_attention(const SparseAttention& attention, int major, int minor) {
-  // wgmma takes 64 heads at a time; with fewer than 33 half of it would be padding. Where the two cross depends on how long a key takes to decode.
-  const int fewest_fused_queries = attention.rows.shape.code == RecordCode::kNvfp4 ? 32 : 64;
-  const bool hopper = major == 9 && minor == 0;
-  return hopper && attention.heads > 32 && attention.queries.most >= fewest_fused_queries
-             ? AttentionVariant::kFused
-             : AttentionVariant::kSplit;
-}
-
-std::int64_t split_attention_bytes(const SparseAttention& attention) {
-  const std::int64_t tiles = (attention.most_keys + kKeyTile - 1) / kKeyTile;
-  const std::int64_t groups = (attention.heads + 63) / 64;
-  return groups * tiles * head_tiles(attention.heads) * kKeyColumns * 32 *
-         static_cast<std::int64_t>(sizeof(float4));
-}
-
 cudaError_t launch_split_attention(const SparseAttention& attention, void* workspace,
                                    std::int64_t workspace_bytes, cudaStream_t stream) {
   if (attention.heads < 1 || attention.heads > kMostAttentionHeads || attention.most_keys < 1 ||
       attention.window < 1)
     return cudaErrorInvalidValue;
-  const std::int64_t queries =
-      std::min<std::int64_t>(workspace_bytes / split_attention_bytes(attention), 32768);
+  const SplitPartition partition = split_partition(attention);
+  const std::int64_t queries = split_queries(partition, workspace_bytes);
   if (queries < 1) return cudaErrorInvalidValue;
   Split split;
   split.attention = attention;
   split.logits = static_cast<float4*>(workspace);
-  split.tiles = (attention.most_keys + kKeyTile - 1) / kKeyTile;
+  split.tiles = partition.tiles;
   split.factor = attention.scale * kKeyUnit * kLogTwoE;
-  switch (head_tiles(attention.heads)) {
+  switch (partition.head_tiles) {
     case 4: return launch<4>(split, static_cast<int>(queries), stream);
     case 2: return launch<2>(split, static_cast<int>(queries), stream);
     default: return launch<1>(split, static_cast<int>(queries), stream);

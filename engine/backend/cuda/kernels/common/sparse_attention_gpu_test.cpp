@@ -163,7 +163,7 @@ struct Step {
     if (workspace_queries == 0) {
       EXPECT_EQ(launch_fused_attention(a, device().multiProcessorCount, nullptr), cudaSuccess);
     } else {
-      const std::int64_t bytes = split_attention_bytes(a) * workspace_queries;
+      const std::int64_t bytes = split_partition(a).query_bytes * workspace_queries;
       DeviceArray<std::uint8_t> workspace(static_cast<size_t>(bytes));
       EXPECT_EQ(launch_split_attention(a, workspace.data(), bytes, nullptr), cudaSuccess);
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -343,7 +343,8 @@ TEST(SparseAttentionRefusals, ShapesOutsideTheContract) {
   EXPECT_EQ(launch_split_attention(a, nullptr, 1 << 30, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(launch_fused_attention(a, 132, nullptr), cudaErrorInvalidValue);
   a.heads = 64;
-  EXPECT_EQ(launch_split_attention(a, nullptr, split_attention_bytes(a) - 1, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_split_attention(a, nullptr, split_partition(a).query_bytes - 1, nullptr),
+            cudaErrorInvalidValue);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, SparseAttentionTest, ::testing::ValuesIn(kCases), [](const auto& entry) {

@@ -8,16 +8,6 @@
 
 namespace deepinfer::backend::cuda {
 
-// A matrix in the checkpoint's own layout, row-major (packed.h has the other one).
-enum class PlainCode : int { kF32, kBf16, kFp8Tile, kFp4Rows, kFp8Rows };
-struct PlainMatrix {
-  PlainCode code = PlainCode::kF32;
-  const std::uint8_t* data = nullptr;
-  const std::uint8_t* scales = nullptr;
-  std::int64_t n = 0, k = 0;
-  int tile = 0;
-};
-
 // x[row] = table[id of row], or the row given in its place. Rows of T.
 void embed(const StepData& step, RowSpace rows, PlainMatrix table, Values x, cudaStream_t stream);
 // h[row, s] = x[row] for each of `streams`.

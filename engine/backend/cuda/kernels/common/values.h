@@ -1,4 +1,4 @@
-// Rows of either element type, as launches pass them.
+// Rows of either element type, and matrices as the checkpoint has them, as launches pass them.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,16 @@ struct Values {
   void* data = nullptr;
   bool bf16 = false;
   std::int64_t columns = 0;  // of a row, all dimensions after the first together
+};
+
+// A matrix in the checkpoint's own layout, row-major (packed.h has the other one).
+enum class PlainCode : int { kF32, kBf16, kFp8Tile, kFp4Rows, kFp8Rows };
+struct PlainMatrix {
+  PlainCode code = PlainCode::kF32;
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* scales = nullptr;
+  std::int64_t n = 0, k = 0;
+  int tile = 0;
 };
 
 }  // namespace deepinfer::backend::cuda

@@ -1,0 +1,98 @@
+// Attention of one latent vector per key, head_dim 512: its operands, which kernel takes it, and how that cuts it up. No device
+// is needed here. Derivation and measurements: docs/kernels/sparse_attention.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/common/step_data.h"
+
+namespace deepinfer::backend::cuda {
+
+inline constexpr int kAttentionChannels = 512;
+inline constexpr int kKeyTile =
+    64;  // list entries of a tile: a part of the result (docs/graph_operations.md)
+inline constexpr int kMostAttentionHeads = 128;
+
+// One layer's attention.
+//   q, o         [rows, heads, 512] bf16, row-major, 16-byte aligned; rows on `queries` (kTokens or kDecoder)
+//   window_rows  [rows of window_axis, 512] bf16: this step's window rows, fake-quantised as the ring will hold them
+//   sinks        [heads] f32, logits in scaled space: part of the denominator only
+//   ring         records of older window rows, slot = position % place.rows; place.rows 0: there is no ring
+//   rows         records of global rows (has_rows); kBf16, kFp8 (with or without a bf16 tail) or kNvfp4
+//   selection    [rows, columns] i32, ascending, -1 at the end; columns 0: every row j < (position + 1) / ratio
+// The list of position p: window positions max(0, floor, p - window + 1) .. p, then the selected rows; floor is
+// window_floor or decoder_window_floor of the sequence as window_axis says.
+// most_keys bounds the length of every list: window + columns, or window + context / ratio.
+struct SparseAttention {
+  StepData step;
+  RowSpace queries;
+  RowAxis window_axis = RowAxis::kTokens;
+  const void* q = nullptr;
+  const void* window_rows = nullptr;
+  void* o = nullptr;
+  const float* sinks = nullptr;
+  float scale = 1;
+  int heads = 0;
+  int window = 0;
+  Record ring;
+  bool has_rows = false;
+  Record rows;
+  int ratio = 1;
+  const std::int32_t* selection = nullptr;
+  int columns = 0;
+  std::int64_t most_keys = 0;
+};
+
+// Which kernel ran; every one gives the same bits.
+enum class AttentionVariant : int {
+  kSplit,  // mma.sync; logits of (query, tile), then values of (query, 64 channels); wants a workspace
+  kFused,  // sm_90a only: wgmma, one block a query, no workspace
+};
+
+// The variant for a device of compute capability major.minor and this shape.
+constexpr AttentionVariant choose_attention(const SparseAttention& attention, int major, int minor) {
+  // wgmma takes 64 heads at a time; with fewer than 33 half of it would be padding. Where the two cross depends on how long a key takes to decode.
+  const int fewest_fused_queries = attention.rows.shape.code == RecordCode::kNvfp4 ? 32 : 64;
+  const bool hopper = major == 9 && minor == 0;
+  return hopper && attention.heads > 32 && attention.queries.most >= fewest_fused_queries
+             ? AttentionVariant::kFused
+             : AttentionVariant::kSplit;
+}
+
+// How kSplit is cut: logits of a query, in fragments of mma m16n8, wait in the workspace for the values.
+struct SplitPartition {
+  std::int64_t tiles = 0;        // of keys
+  int head_tiles = 0;            // of 16 heads, that a block takes
+  int head_groups = 0;           // blocks that share a query's heads
+  int logit_blocks = 0;          // that share a query's tiles
+  std::int64_t query_bytes = 0;  // of the workspace, for one query
+};
+inline constexpr int kMostLogitBlocks = 64;
+inline constexpr std::int64_t kMostSplitQueries = 32768;  // of a launch: a dimension of its grid
+
+constexpr SplitPartition split_partition(const SparseAttention& attention) {
+  constexpr std::int64_t kFragmentBytes = 16;  // of a lane, for 8 keys
+  SplitPartition split;
+  split.tiles = (attention.most_keys + kKeyTile - 1) / kKeyTile;
+  split.head_tiles = attention.heads > 32 ? 4 : attention.heads > 16 ? 2 : 1;
+  split.head_groups = (attention.heads + 63) / 64;
+  split.logit_blocks = static_cast<int>(split.tiles < kMostLogitBlocks ? split.tiles : kMostLogitBlocks);
+  split.query_bytes =
+      split.head_groups * split.tiles * split.head_tiles * (kKeyTile / 8) * 32 * kFragmentBytes;
+  return split;
+}
+// Queries that a launch takes with this workspace; 0: not even one.
+constexpr std::int64_t split_queries(const SplitPartition& split, std::int64_t workspace_bytes) {
+  const std::int64_t queries = workspace_bytes / split.query_bytes;
+  return queries < kMostSplitQueries ? queries : kMostSplitQueries;
+}
+// Workspace for at most `queries`, of a size that is worth having at a time: for one at least.
+constexpr std::int64_t split_workspace_bytes(const SplitPartition& split, std::int64_t queries) {
+  constexpr std::int64_t kEnough = std::int64_t{128} << 20;
+  const std::int64_t all = split.query_bytes * (queries < 1 ? 1 : queries);
+  const std::int64_t most = kEnough < split.query_bytes ? split.query_bytes : kEnough;
+  return all < most ? all : most;
+}
+
+}  // namespace deepinfer::backend::cuda

@@ -1,0 +1,97 @@
+// Which kernel runs, and how split attention is cut up.
+#include "backend/cuda/plan/choices.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/cuda/kernels/common/attention_shape.h"
+
+namespace deepinfer::backend::cuda {
+namespace {
+
+SparseAttention shape(RecordCode rows, int heads, int queries, std::int64_t most_keys = 1024) {
+  SparseAttention attention;
+  attention.rows.shape.code = rows;
+  attention.heads = heads;
+  attention.queries.most = queries;
+  attention.most_keys = most_keys;
+  return attention;
+}
+
+TEST(Choices, Attention) {
+  const struct {
+    RecordCode rows;
+    int heads, queries, capability;
+    AttentionVariant variant;
+  } kTable[] = {
+      // Hopper, heads of the released models, from so many queries on.
+      {RecordCode::kNvfp4, 64, 31, 90, AttentionVariant::kSplit},
+      {RecordCode::kNvfp4, 64, 32, 90, AttentionVariant::kFused},
+      {RecordCode::kFp8, 128, 63, 90, AttentionVariant::kSplit},
+      {RecordCode::kFp8, 128, 64, 90, AttentionVariant::kFused},
+      {RecordCode::kBf16, 64, 64, 90, AttentionVariant::kFused},
+      // Few heads would be padded.
+      {RecordCode::kNvfp4, 32, 8192, 90, AttentionVariant::kSplit},
+      {RecordCode::kNvfp4, 33, 8192, 90, AttentionVariant::kFused},
+      // Other architectures have no wgmma.
+      {RecordCode::kNvfp4, 64, 8192, 100, AttentionVariant::kSplit},
+      {RecordCode::kNvfp4, 64, 8192, 80, AttentionVariant::kSplit},
+      {RecordCode::kNvfp4, 64, 8192, 91, AttentionVariant::kSplit},
+  };
+  for (const auto& row : kTable)
+    EXPECT_EQ(
+        choose_attention(shape(row.rows, row.heads, row.queries), row.capability / 10, row.capability % 10),
+        row.variant)
+        << static_cast<int>(row.rows) << ' ' << row.heads << ' ' << row.queries << ' ' << row.capability;
+}
+
+TEST(Choices, Products) {
+  EXPECT_FALSE(has_many_rows(1));
+  EXPECT_FALSE(has_many_rows(47));
+  EXPECT_TRUE(has_many_rows(48));
+  EXPECT_TRUE(has_many_rows(8192));
+  EXPECT_TRUE(has_many_pairs(5, 1, 1));
+  EXPECT_FALSE(has_many_pairs(4, 1, 1));
+  EXPECT_FALSE(has_many_pairs(128, 8, 256));
+  EXPECT_TRUE(has_many_pairs(129, 8, 256));
+  EXPECT_TRUE(has_many_pairs(std::int64_t{1} << 30, 8, 256)) << "no overflow";
+}
+
+TEST(SplitAttention, EveryKeyHeadAndQueryHasItsPlace) {
+  for (const int heads : {1, 16, 17, 32, 33, 64, 65, 128})
+    for (const std::int64_t keys : {1, 63, 64, 65, 640, 4095, 1'048'704})
+      for (const std::int64_t workspace_queries : {1, 2, 7, 100}) {
+        const SplitPartition split = split_partition(shape(RecordCode::kBf16, heads, 0, keys));
+        EXPECT_GE(split.tiles * kKeyTile, keys);
+        EXPECT_LT((split.tiles - 1) * kKeyTile, keys);
+        EXPECT_GE(split.head_tiles * 16 * split.head_groups, heads);
+        EXPECT_LT((split.head_groups - 1) * 64, heads);
+        EXPECT_GE(split.logit_blocks, 1);
+        EXPECT_LE(split.logit_blocks, split.tiles);
+        EXPECT_LE(split.logit_blocks, kMostLogitBlocks);
+        // A f32 logit for every head that is computed and every key.
+        EXPECT_EQ(split.query_bytes,
+                  split.tiles * kKeyTile * split.head_tiles * 16 * split.head_groups * std::int64_t{4});
+        EXPECT_EQ(split_queries(split, split.query_bytes * workspace_queries), workspace_queries);
+        EXPECT_EQ(split_queries(split, split.query_bytes - 1), 0);
+        EXPECT_EQ(split_queries(split, split.query_bytes * (workspace_queries + 1) - 1), workspace_queries);
+      }
+}
+
+TEST(SplitAttention, ItsWorkspaceHoldsAQueryAndNoMoreThanThereAre) {
+  const SplitPartition small = split_partition(shape(RecordCode::kBf16, 64, 0, 640));
+  EXPECT_EQ(split_workspace_bytes(small, 1), small.query_bytes);
+  EXPECT_EQ(split_workspace_bytes(small, 0), small.query_bytes);
+  EXPECT_EQ(split_workspace_bytes(small, 16), 16 * small.query_bytes);
+  EXPECT_EQ(split_workspace_bytes(small, 1'000'000), std::int64_t{128} << 20);
+  const SplitPartition large = split_partition(shape(RecordCode::kBf16, 128, 0, 1'048'704));
+  EXPECT_GT(large.query_bytes, std::int64_t{128} << 20);
+  EXPECT_EQ(split_workspace_bytes(large, 512), large.query_bytes)
+      << "one query at a time, however long its list";
+  EXPECT_LE(split_queries(small, std::int64_t{1} << 40), kMostSplitQueries) << "a grid has no more";
+}
+
+}  // namespace
+}  // namespace deepinfer::backend::cuda
