@@ -226,6 +226,7 @@ Result<void> generate(const Options& options) {
   DI_ASSIGN(auto engine_options, options.engine.engine_options(loaded.config));
   engine_options.prefill_chunk = static_cast<int>(options.chunk);
   engine_options.max_waiting = static_cast<int>(kMaxBatchRequests);
+  engine_options.on_failure = fail_at_once;
   DI_ASSIGN(auto engine, runtime::Engine::create(std::move(loaded.core), engine_options));
 
   DI_ASSIGN(auto streams, submit(*engine, std::move(requests)));

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
@@ -82,6 +84,21 @@ Result<std::unique_ptr<serve::Tls>> read_certificate(const Options& options) {
   return tls;
 }
 
+// How long a server whose device failed goes on, to let the answers out and to say 503 to whoever asks.
+constexpr std::chrono::seconds kLastAnswers{3};
+
+// A context that failed never serves again, and nothing that hangs in a driver can be waited for: the process ends, whatever
+// its other threads do, and whoever watches over it starts another.
+void end_worker(serve::Api& api, const Error& error) {
+  api.fail(error);
+  std::fprintf(stderr, "deepinfer: %s; this process ends in %lld s\n", error.what.c_str(),
+               static_cast<long long>(kLastAnswers.count()));
+  std::thread([] {
+    std::this_thread::sleep_for(kLastAnswers);
+    std::_Exit(kFailed);
+  }).detach();
+}
+
 Result<void> serve_model(const Options& options) {
   const sigset_t signals = block_signals();
   auto keys = std::make_unique<serve::ApiKeys>();
@@ -119,6 +136,7 @@ Result<void> serve_model(const Options& options) {
   DI_ASSIGN(const auto server, serve::Server::start(api, listen));
   std::fprintf(stderr, "deepinfer: listening on %s://%s:%d, loading %s\n", tls ? "https" : "http",
                listen.host.c_str(), server->port(), names.model_name.c_str());
+  wanted.on_failure = [&api](const Error& error) { end_worker(api, error); };
   DI_ASSIGN(service, service::Service::open(std::move(wanted)));
   api.serve(*service);
   std::fprintf(stderr, "deepinfer: ready\n");
@@ -132,6 +150,8 @@ Result<void> serve_model(const Options& options) {
                static_cast<long long>(options.drain_s));
   api.drain();
   server->drain(options.drain_s * 1000);
+  if (api.failed())
+    return make_error(ErrorKind::kDeviceLost, "the device failed before the server had ended");
   return {};
 }
 

@@ -122,6 +122,7 @@ Result<std::unique_ptr<service::Service>> TurnChoice::open_service() const {
   DI_ASSIGN(options.decoder_tokens, engine.decoder_tokens());
   DI_ASSIGN(options.prefix, engine.prefix_options());
   options.load.max_sequences = 1;
+  options.on_failure = fail_at_once;
   return service::Service::open(std::move(options));
 }
 

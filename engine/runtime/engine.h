@@ -126,6 +126,7 @@ struct PrefixOptions {
   bool verify = false;
 };
 
+// An engine whose device failed (kDeviceLost) serves nobody any more: every request ends with the error, and submit() refuses.
 struct EngineOptions {
   std::vector<std::int32_t> eos_ids;
   std::vector<std::int32_t> never_sampled;  // rows of the head without a token, placeholders (recipe.md 1.5)
@@ -137,6 +138,9 @@ struct EngineOptions {
   int max_waiting = 1024;  // queued requests; one more is refused with kOverloaded
   bool step_log = false;   // keep a StepRecord for each step (tests, benches)
   PrefixOptions prefix;
+  // Called once when the device has failed or hangs, before any request is told, on a thread of the engine's. It must be
+  // short and must not use the engine. It should see to it that the process ends: another may work.
+  std::function<void(const Error&)> on_failure;
 };
 
 struct StepRecord {
@@ -182,7 +186,8 @@ class Engine {
  public:
   // kInvalidArgument for options out of range; kUnsupported for replay on a model that has no decoder half (V4).
   static Result<std::unique_ptr<Engine>> create(Core core, EngineOptions options);
-  ~Engine();  // cancels what runs and waits for the engine thread
+  // Cancels what runs and waits for the engine's threads: without end where a step hangs, for nothing can end that.
+  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -192,6 +197,7 @@ class Engine {
   //   kUnsupported      a mode that this model does not have
   //   kOutOfMemory      longer than the block pool even alone
   //   kOverloaded       max_waiting requests are queued, or the deadline cannot be met
+  //   kDeviceLost       the device has failed
   // A kOverloaded error says when to try again (Error::retry_after_ns).
   Result<Stream> submit(Request request);
   // Why a request waits, or that it does not; sched::wait_text makes a sentence of it. Any thread.

@@ -40,6 +40,7 @@ Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
                    std::unique_ptr<cache::PrefixCache> prefixes)
     : core_(std::move(core)),
       options_(std::move(options)),
+      own_memory_(core_.device->memory_budget() > 0),
       never_(flags_of(options_.never_sampled, core_.info.vocab)),
       signal_(std::make_shared<EngineSignal>()),
       prefixes_(std::move(prefixes)),
@@ -47,7 +48,13 @@ Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
       next_seed_(random_seed()),
       flights_{Flight(core_.info), Flight(core_.info)},
       pipeline_(*core_.executable, prefixes_.get(), [signal = signal_] { signal->wake(); }),
-      thread_([this] { run(); }) {}
+      thread_([this] { run(); }),
+      watchdog_({&pipeline_.watch(), &turn_}, [this](const std::string& what, std::int64_t under_way_ns) {
+        fail(make_error(
+            ErrorKind::kDeviceLost,
+            fmt::format("the device hangs: {} has not ended for {} s", what, under_way_ns / 1'000'000'000),
+            "start the program again; the driver's messages (dmesg) may say more"));
+      }) {}
 
 Engine::Loop::~Loop() {
   {
@@ -141,6 +148,7 @@ Result<std::unique_ptr<Engine::Loop::Active>> Engine::Loop::prepare(Request requ
 }
 
 Result<Stream> Engine::Loop::submit(Request request) {
+  DI_TRY(healthy());
   DI_ASSIGN(auto active, prepare(std::move(request)));
   sched::Arrival arrival;
   arrival.prompt_tokens = static_cast<std::int64_t>(active->request.prompt.size());
@@ -165,6 +173,7 @@ Result<Stream> Engine::Loop::submit(Request request) {
   std::shared_ptr<Stream::Shared> stream;
   {
     const std::lock_guard lock(signal_->mutex);
+    DI_TRY(healthy());  // none comes behind end_all()
     active->id = next_request_;
     arrival.request = active->id;
     active->submitted_ns = now_ns();
@@ -221,6 +230,34 @@ void Engine::Loop::end(End end) {
   stats_.failed += end.reason == FinishReason::kFailed ? 1 : 0;
   active.ended = true;
   active.stream->push(std::move(finish));
+}
+
+void Engine::Loop::fail(const Error& error) {
+  const std::lock_guard lock(failure_mutex_);
+  if (failed_) return;
+  failure_ = error;
+  if (options_.on_failure) options_.on_failure(error);
+  failed_ = true;
+  signal_->wake();
+}
+
+Result<void> Engine::Loop::healthy() const {
+  if (failed_) return *failure_;
+  return {};
+}
+
+void Engine::Loop::end_all() {
+  std::vector<Active*> all;
+  for (const auto& [id, active] : active_)
+    if (!active->ended) all.push_back(active.get());
+  for (Active* const active : all) {
+    const sched::Leave leave = scheduler_.remove(active->id);
+    DI_CHECK(leave != sched::Leave::kUnknown);
+    end({active, FinishReason::kFailed, std::nullopt, failure_});
+    if (leave != sched::Leave::kNow) continue;
+    release(*active);
+    forget(*active);
+  }
 }
 
 void Engine::Loop::apply_cancels() {
@@ -281,6 +318,7 @@ void Engine::Loop::lay_out(Flight& flight) {
   flight.tokens.clear();
   flight.step.parts.clear();
   flight.step.error.reset();
+  flight.step.patience_ns = patience_ns(flight.plan);
   for (const sched::PlannedSequence& planned : flight.plan.sequences) {
     Active& active = *active_.at(planned.request);
     const int tokens = place_part(active, planned);
@@ -304,6 +342,16 @@ void Engine::Loop::lay_out(Flight& flight) {
   if (!laid_out.ok()) flight.step.error = laid_out.error();
   for (std::size_t i = 0; i < parts_.size(); ++i)
     flight.requests[i]->ahead += parts_[i].tokens;
+}
+
+std::int64_t Engine::Loop::patience_ns(const sched::StepPlan& plan) const {
+  sched::StepShape shape;
+  for (const sched::PlannedSequence& planned : plan.sequences) {
+    (planned.decodes ? shape.decode_rows : shape.prefill_tokens) += planned.tokens;
+    shape.context += planned.tokens * (planned.position + planned.tokens);
+  }
+  const sched::CostTable& costs = scheduler_.costs();
+  return step_patience_ns(own_memory_, costs.samples(), costs.predict_ns(shape));
 }
 
 std::optional<FinishReason> Engine::Loop::reason_to_stop(const Active& active, std::int32_t id) const {
@@ -384,6 +432,7 @@ sched::StepOutcome Engine::Loop::take_result(Flight& flight, std::size_t part, s
 
 void Engine::Loop::settle(Flight& flight) {
   note_step(flight);
+  if (flight.step.error && flight.step.error->kind == ErrorKind::kDeviceLost) fail(*flight.step.error);
   std::vector<End> ends;
   sched::StepResult result;
   result.step = flight.plan.step;
@@ -416,6 +465,10 @@ bool Engine::Loop::turn(View& view) {
     in_flight_.pop_front();
     moved = true;
   }
+  if (failed_) {
+    end_all();
+    return moved;
+  }
   moved = moved || !signal_->cancels.empty() || !preemptions_.empty();
   apply_cancels();
   apply_preemptions();
@@ -441,12 +494,16 @@ bool Engine::Loop::turn(View& view) {
 
 void Engine::Loop::run() {
   View view(*this);
+  const std::int64_t turn_patience_ns = step_patience_ns(own_memory_, kFewSteps, 0);
   while (true) {
     const std::uint32_t wakes = signal_->wakes.load(std::memory_order_acquire);
     {
       const std::lock_guard lock(signal_->mutex);
       if (stopping_) break;
-      if (turn(view)) continue;
+      turn_.begin(turn_patience_ns);
+      const bool moved = turn(view);
+      turn_.end();
+      if (moved) continue;
     }
     signal_->wakes.wait(wakes, std::memory_order_acquire);
   }

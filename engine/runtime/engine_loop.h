@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "runtime/sampler.h"
 #include "runtime/step_pipeline.h"
 #include "runtime/stream.h"
+#include "runtime/watchdog.h"
 #include "sched/scheduler.h"
 
 namespace deepinfer::runtime {
@@ -107,13 +110,20 @@ class Engine::Loop {
   Result<void> check_embeds(const Request& request) const;
 
   void run();
+  // The device has failed: nothing more is planned. The first error stays. Any thread, with or without the lock.
+  void fail(const Error& error);
+  // kDeviceLost, with what failed.
+  Result<void> healthy() const;
   // With the lock held:
   // Whatever there is to do now: results, cancels, the next plan. False: nothing was.
   bool turn(View& view);
+  // Every request ends with the device's error; what a step in flight computes stays untouched, for it may still run.
+  void end_all();
   void apply_cancels();
   void apply_preemptions();
   void open_planned(const sched::StepPlan& plan);
   void lay_out(Flight& flight);
+  std::int64_t patience_ns(const sched::StepPlan& plan) const;
   void give_place_up(Active& active);
   void open(Active& active, const sched::Admission& admission);
   void refuse(const sched::Refused& refused);
@@ -149,6 +159,7 @@ class Engine::Loop {
 
   Core core_;
   EngineOptions options_;
+  const bool own_memory_;  // the device's; else the host's
   std::shared_ptr<const std::vector<std::uint8_t>> never_;
   std::shared_ptr<EngineSignal> signal_;          // its mutex guards everything below
   std::unique_ptr<cache::PrefixCache> prefixes_;  // null without one
@@ -165,8 +176,13 @@ class Engine::Loop {
   std::array<Flight, 2> flights_;
   std::deque<Flight*> in_flight_;  // the oldest first
   std::vector<StepPart> parts_;    // scratch of lay_out()
+  std::mutex failure_mutex_;
+  std::optional<Error> failure_;  // written once, under failure_mutex_, before failed_ is set
+  std::atomic<bool> failed_ = false;
   StepPipeline pipeline_;
+  Watchdog::Watch turn_{"the engine's work between two steps"};
   std::thread thread_;
+  Watchdog watchdog_;
 };
 
 }  // namespace deepinfer::runtime

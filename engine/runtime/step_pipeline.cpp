@@ -65,7 +65,9 @@ void StepPipeline::run() {
     Step& step = *queue_.front();
     queue_.pop_front();
     lock.unlock();
+    watch_.begin(step.patience_ns);
     run_step(step);
+    watch_.end();
     lock.lock();
     done_.push_back(&step);
     changed_.notify_all();

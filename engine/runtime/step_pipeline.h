@@ -16,6 +16,7 @@
 #include "runtime/engine.h"
 #include "runtime/sampler.h"
 #include "runtime/step.h"
+#include "runtime/watchdog.h"
 
 namespace deepinfer::runtime {
 
@@ -41,8 +42,9 @@ class StepPipeline {
     // Set before it is submitted: it is not run. Afterwards: it did not run to its end, and the state of its sequences is
     // undefined.
     std::optional<Error> error;
-    std::int64_t time_ns = 0;  // that it took
-    std::int64_t gap_ns = 0;   // between the end of the step before and its start; 0 for the first
+    std::int64_t patience_ns = 0;  // set before it is submitted: one that takes so long hangs
+    std::int64_t time_ns = 0;      // that it took
+    std::int64_t gap_ns = 0;       // between the end of the step before and its start; 0 for the first
   };
 
   // `on_done` is called on the device's thread after each step. `prefixes` may be null.
@@ -56,6 +58,8 @@ class StepPipeline {
   void submit(Step& step);
   Step* take_done();  // the oldest that has ended; null: none has
   Step& wait_done();  // the same, waiting for it; one must be in flight
+  // Of the step that runs.
+  const Watchdog::Watch& watch() const { return watch_; }
 
  private:
   void run();
@@ -65,6 +69,7 @@ class StepPipeline {
   backend::Executable& executable_;
   const cache::PrefixCache* prefixes_;
   std::function<void()> on_done_;
+  Watchdog::Watch watch_{"a step"};
   SamplerScratch scratch_;
   std::vector<std::int32_t> produced_;  // by the last step, one id a part
   std::optional<std::int64_t> last_end_ns_;

@@ -208,7 +208,15 @@ HttpReply Api::handle_route(const HttpRequest& request) {
   return reply;
 }
 
-HttpReply Api::health(const HttpRequest&, const KeyOwner&) {
+void Api::fail(const Error& error) {
+  const std::lock_guard lock(failure_mutex_);
+  if (failed()) return;
+  failure_ = error.message();
+  failed_.store(true);
+}
+
+HttpReply Api::health(const HttpRequest& request, const KeyOwner&) {
+  if (failed()) return not_ready(request);  // whoever watches over the process starts another
   return json_reply(JsonValue::object({{"status", "ok"}}));
 }
 
@@ -218,6 +226,7 @@ HttpReply Api::ready(const HttpRequest& request, const KeyOwner&) {
 }
 
 HttpReply Api::not_ready(const HttpRequest& request) const {
+  if (failed()) return refused(error_reply(request, 503, failure_), Refusal::kDeviceLost);
   const bool ending = draining();
   return refused(
       error_reply(request, 503, ending ? "the server is shutting down" : "the model is still loading"),

@@ -46,6 +46,10 @@ class Api {
   // No new work from now on: /ready says 503, and so does everything that would start a turn.
   void drain() { draining_.store(true); }
   bool draining() const { return draining_.load(); }
+  // The device has failed, and the process is about to end: /health, /ready and everything that would start a turn say 503
+  // and why. The first reason stays. Any thread.
+  void fail(const Error& error);
+  bool failed() const { return failed_.load(); }
 
   // May take as long as reading and encoding the request takes.
   HttpReply handle(const HttpRequest& request);
@@ -109,8 +113,8 @@ class Api {
   void keep(AnswerOptions& options, const KeyOwner& owner);
   void forget_running(const std::string& tenant, const std::string& id);
   text::JsonValue model_object(const std::string& name) const;
-  // nullptr while the model loads, and once it drains.
-  service::Service* ready_service() const { return draining() ? nullptr : service_.load(); }
+  // nullptr while the model loads, once it drains, and once the device has failed.
+  service::Service* ready_service() const { return draining() || failed() ? nullptr : service_.load(); }
   HttpReply not_ready(const HttpRequest& request) const;
   bool enter(const KeyOwner& owner);
   void leave(const KeyOwner& owner);
@@ -123,6 +127,9 @@ class Api {
   // Tokens of prompt and answer together: as many as the model's context and the blocks hold; 0 while it loads.
   std::atomic<std::int64_t> context_limit_ = 0;
   std::atomic<bool> draining_ = false;
+  std::mutex failure_mutex_;
+  std::string failure_;  // written once, under failure_mutex_, before failed_ is set
+  std::atomic<bool> failed_ = false;
   std::mutex mutex_;
   std::map<std::string, int> under_way_;  // requests, by tenant
   ResponseStore store_;

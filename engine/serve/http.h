@@ -54,8 +54,9 @@ enum class Refusal : std::uint8_t {
   kUnsupported,  // asks for what the server cannot do yet
   kInvalid,      // everything else that makes a request wrong
   kConnections,  // closed at once: as many are open as may be
+  kDeviceLost,   // the device failed: the process is about to end
 };
-inline constexpr int kRefusals = 11;
+inline constexpr int kRefusals = 12;
 
 struct HttpReply {
   int status = 200;

@@ -29,6 +29,7 @@ std::string_view refusal_name(Refusal refusal) {
     case Refusal::kUnsupported: return "unsupported";
     case Refusal::kInvalid: return "invalid";
     case Refusal::kConnections: return "connections";
+    case Refusal::kDeviceLost: return "device_lost";
   }
   return "?";
 }

@@ -208,6 +208,7 @@ Result<std::unique_ptr<Service>> Service::open(ServiceOptions options) {
   engine.max_waiting = options.max_waiting;
   engine.step_log = options.step_log;
   engine.prefix = options.prefix;
+  engine.on_failure = std::move(options.on_failure);
 
   std::unique_ptr<Service> service(new Service());
   service->tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));

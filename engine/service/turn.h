@@ -32,8 +32,9 @@ struct ServiceOptions {
   int prefill_chunk = 0;
   int max_waiting = 1024;
   bool step_log = false;
-  runtime::PrefixOptions prefix;   // open() plans its memory (load.prefix)
-  text::EncodingOptions encoding;  // its version is taken from the model directory
+  runtime::PrefixOptions prefix;                 // open() plans its memory (load.prefix)
+  text::EncodingOptions encoding;                // its version is taken from the model directory
+  std::function<void(const Error&)> on_failure;  // EngineOptions: same name
 };
 
 struct TurnRequest {

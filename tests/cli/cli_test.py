@@ -241,6 +241,35 @@ class BadRequests(Checked):
         self.assertIn("weights", done.stdout)
 
 
+class Faults(Checked):
+    """What fails under the program, where DEEPINFER_FAULT_POINTS asks for it."""
+
+    GENERATE = ["generate", "--model", TINY / "checkpoint", "--ids", "3,4,5", "--max-tokens", 40, "--ignore-eos", "--json"]
+
+    def with_fault(self, code, points, *words):
+        return self.refused(code, *words, arguments=self.GENERATE, environment={"DEEPINFER_FAULT_POINTS": points})
+
+    def test_a_lost_device_ends_the_work(self):
+        self.with_fault(1, "host.step_lost:5", "host.step_lost:5", "the device failed")
+
+    def test_a_step_that_hangs_ends_the_work(self):
+        self.with_fault(1, "host.step_stall:5,watchdog.patience", "the device hangs", "a step has not ended")
+
+    def test_no_memory_while_it_loads(self):
+        self.with_fault(4, "host.allocate", "cannot take", "Cannot allocate memory")
+        self.with_fault(4, "host.allocate:2", "cannot take", "Cannot allocate memory")
+
+    def test_faults_that_do_not_come_change_nothing(self):
+        plain = run(*self.GENERATE)
+        armed = run(*self.GENERATE, environment={"DEEPINFER_FAULT_POINTS": "host.step_lost:1000,host.allocate:1000"})
+        self.assertEqual((plain.returncode, armed.returncode), (0, 0), armed.stderr)
+        self.assertEqual(plain.stdout, armed.stdout)
+
+    def test_unknown_points_list_the_known(self):
+        self.with_fault(2, "host.step_lots", "no such point", "host.step_lost", "cuda.launch")
+        self.with_fault(2, "host.step_lost:0", "from 1 on")
+
+
 class Results(unittest.TestCase):
     """What `score` and `generate` write, against the values of an independent implementation."""
 

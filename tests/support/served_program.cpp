@@ -29,8 +29,8 @@ std::string variable(const char* name) {
   return value;
 }
 
-// Up to the end of a line.
-std::string first_line(int file) {
+// Up to the end of a line; empty at the end of the file.
+std::string next_line(int file) {
   std::string line;
   for (char c = 0; ::read(file, &c, 1) == 1 && c != '\n';)
     line += c;
@@ -78,9 +78,11 @@ ServedProgram::ServedProgram(const std::vector<std::string>& options) {
   ::close(pipe[1]);
   errors_ = pipe[0];
   if (failed != 0) throw std::runtime_error("cannot start " + words[0]);
-  const std::string line = first_line(errors_);  // ... http://127.0.0.1:PORT, ...
-  const std::size_t colon = line.find(':', line.find("127.0.0.1"));
-  if (colon == std::string::npos) throw std::runtime_error("the server says: " + line);
+  std::string line = next_line(errors_), refusal;  // ... http://127.0.0.1:PORT, ...
+  for (; !line.empty() && line.find("127.0.0.1") == std::string::npos; line = next_line(errors_))
+    refusal += line + " ";
+  const std::size_t colon = line.empty() ? std::string::npos : line.find(':', line.find("127.0.0.1"));
+  if (colon == std::string::npos) throw std::runtime_error("the server says: " + refusal);
   port_ = static_cast<std::uint16_t>(std::stoi(line.substr(colon + 1)));
   for (int i = 0; get(port_, "/ready").empty(); ++i) {
     // Minutes, for sanitized programs on busy machines.
@@ -106,10 +108,21 @@ bool ServedProgram::lives() const {
 
 int ServedProgram::stop() {
   ::kill(process_, SIGTERM);
+  return wait();
+}
+
+int ServedProgram::wait() {
   int status = 0;
   ::waitpid(process_, &status, 0);
   process_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string ServedProgram::messages() const {
+  std::string text;
+  for (char c = 0; ::read(errors_, &c, 1) == 1;)
+    text += c;
+  return text;
 }
 
 std::map<std::string, double> ServedProgram::metrics() const {

@@ -22,6 +22,10 @@ class ServedProgram {
   bool lives() const;
   // SIGTERM; the exit code.
   int stop();
+  // Waits until it has ended by itself; the exit code, or 128 and the signal that ended it.
+  int wait();
+  // What it wrote to standard error since it listens. Only when it has ended.
+  std::string messages() const;
   // The samples of /metrics, by name and labels as they stand there.
   std::map<std::string, double> metrics() const;
   // The most memory that it has had so far.
