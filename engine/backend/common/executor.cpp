@@ -92,7 +92,9 @@ Result<void> Executor::plan_buffers() {
 }
 
 Result<void> Executor::prepare_kernels(const OpTable& table) {
-  PrepareContext context{*graph_, registry_, step_.limits(), weights_, *parallel_, kernel_bytes_};
+  int64_t scratch_bytes = 0;
+  PrepareContext context{*graph_,    registry_,     step_.limits(), weights_,
+                         *parallel_, kernel_bytes_, scratch_bytes};
   for (const ScheduledNode& item : schedule_->nodes()) {
     DI_ASSIGN(Kernel kernel, table[item.node->op](context, *item.node));
     DI_CHECK(kernel != nullptr);
@@ -100,6 +102,8 @@ Result<void> Executor::prepare_kernels(const OpTable& table) {
   }
   workspace_bytes_ = table.shared_bytes();
   const auto held = static_cast<std::uint64_t>(weights_.bytes());
+  DI_ASSIGN(scratch_claim_,
+            LedgerClaim::take(host_ledger(), "scratch", static_cast<std::uint64_t>(scratch_bytes)));
   DI_ASSIGN(weights_claim_, LedgerClaim::take(host_ledger(), "weights", held));
   return {};
 }
@@ -241,6 +245,7 @@ std::vector<Executable::Memory> Executor::memory() const {
   return {{"weights", weights_.bytes() + kernel_bytes_},
           {"step buffers", static_cast<int64_t>(arena_.taken())},
           {"workspace", workspace_bytes_},
+          {"scratch", static_cast<int64_t>(scratch_claim_.bytes())},
           {"tables", static_cast<int64_t>(tables_claim_.bytes())}};
 }
 

@@ -78,6 +78,7 @@ class Executor final : public Executable {
   int64_t kernel_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   bool lost_ = false;
+  LedgerClaim scratch_claim_;  // of the kernels
   LedgerClaim tables_claim_;
   LedgerClaim weights_claim_;  // what weights_ holds; kernels account for their own
 };

@@ -101,7 +101,8 @@ struct PrepareContext {
   const StepLimits& limits;
   WeightStore& weights;
   Parallel& parallel;
-  int64_t& kernel_bytes;  // a kernel adds what it keeps besides the WeightStore: repacked weights, scratch
+  int64_t& kernel_bytes;   // a kernel adds the repacked weights that it took from the ledger
+  int64_t& scratch_bytes;  // and what else it keeps, which is taken from the ledger for it
 };
 
 using Kernel = std::function<void(const NodeRun&)>;

@@ -230,7 +230,7 @@ Result<Kernel> index_scores(PrepareContext& context, const Node& node, const Sha
     mine.order.reserve(static_cast<std::size_t>(kernel->rows));
     if (attributes.candidate_block_size > 0)
       mine.block_scores.reserve(static_cast<std::size_t>(kernel->rows / attributes.candidate_block_size + 1));
-    context.kernel_bytes += (kernel->block + 1) * kernel->rows * 4;
+    context.scratch_bytes += (kernel->block + 1) * kernel->rows * 4;
   }
   return Kernel([kernel](const NodeRun& run) {
     QueryBlock all;

@@ -75,7 +75,7 @@ Result<Projection> projection(PrepareContext& context, const Node& node, const S
   const PackedMatrix& fn = result.fn->parts[0];
   DI_TRY(reserve_linears(shared->workspace, rows, result.fn->parts));
   result.mixes = std::make_shared<std::vector<float>>(static_cast<std::size_t>(rows * fn.n));
-  context.kernel_bytes += rows * fn.n * 4;
+  context.scratch_bytes += rows * fn.n * 4;
   return result;
 }
 

@@ -84,7 +84,7 @@ Result<Kernel> index_scores(PrepareContext& context, const Node& node) {
     mine.order.reserve(rows);
     if (attributes.candidate_block_size > 0)
       mine.block_scores.reserve(rows / static_cast<size_t>(attributes.candidate_block_size) + 1);
-    context.kernel_bytes += static_cast<int64_t>(rows * (sizeof(float) + sizeof(int32_t)));
+    context.scratch_bytes += static_cast<int64_t>(rows * (sizeof(float) + sizeof(int32_t)));
   }
   return Kernel([scratch](const NodeRun& run) {
     const state::StateClass* keys = run.reads(state::Kind::kIndexKeys);
