@@ -114,12 +114,12 @@ enum class Op : uint8_t {
   kExpertDown,    // t [R, k, width], ids -> y [R, k, D_]
   kExpertSum,     // y, ids, shared -> sum by ascending expert id, then + shared
   // --- fused forms, made by passes only
-  kFusedHcSite,       // expand + coefficients + collapse + norm
-  kFusedLinears,      // linears that share an input
-  kFusedGate,         // router scores + gate top-k
-  kFusedExperts,      // gate/up + swiglu + down + sum of the routed experts
-  kFusedGlobalWrite,  // rope + quantise + block write of global rows
-  kFusedKeyWrite,     // (norm,) rope, (hadamard,) quantise + block write of index keys
+  kFusedHcSite,      // expand + coefficients + collapse + norm
+  kFusedLinears,     // linears that share an input
+  kFusedGate,        // router scores + gate top-k
+  kFusedExperts,     // gate/up + swiglu + down + sum of the routed experts
+  kFusedRows,        // (norm,) rope (, hadamard) (, fake quantisation or window rows): vector by vector
+  kFusedBlockWrite,  // (norm,) rope (, hadamard,) then the block write of global rows or index keys
 };
 
 std::string_view op_name(Op op);

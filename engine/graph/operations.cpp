@@ -79,15 +79,15 @@ constexpr Operation kOperations[] = {
     {Op::kFusedLinears, "fused_linears", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
     {Op::kFusedGate, "fused_gate", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
     {Op::kFusedExperts, "fused_experts", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
-    {Op::kFusedGlobalWrite, "fused_global_write", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kWrites},
-    {Op::kFusedKeyWrite, "fused_key_write", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kWrites},
+    {Op::kFusedRows, "fused_rows", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
+    {Op::kFusedBlockWrite, "fused_block_write", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kWrites},
 };
 
 constexpr bool in_order() {
   for (size_t i = 0; i < std::size(kOperations); ++i) {
     if (static_cast<size_t>(kOperations[i].op) != i) return false;
   }
-  return std::size(kOperations) == static_cast<size_t>(Op::kFusedKeyWrite) + 1;
+  return std::size(kOperations) == static_cast<size_t>(Op::kFusedBlockWrite) + 1;
 }
 static_assert(in_order(), "one row an operation, in the order of Op");
 

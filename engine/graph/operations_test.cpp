@@ -12,7 +12,7 @@ namespace {
 
 TEST(Operations, NamesAreDistinct) {
   std::set<std::string_view> names;
-  for (size_t i = 0; i <= static_cast<size_t>(Op::kFusedKeyWrite); ++i) {
+  for (size_t i = 0; i <= static_cast<size_t>(Op::kFusedBlockWrite); ++i) {
     EXPECT_TRUE(names.insert(op_name(static_cast<Op>(i))).second) << op_name(static_cast<Op>(i));
   }
 }

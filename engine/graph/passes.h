@@ -14,12 +14,12 @@ Graph drop_dead_values(const Graph& graph);
 // The fusions that a graph may get. A backend asks for those that it has kernels for; what a fused node contains stays
 // in Graph::fused_parts, so that the others can be run part by part.
 enum class Fusion : uint32_t {
-  kHcSite = 1 << 0,       // (expand +) coefficients + collapse + norm of one residual site -> fused_hc_site
-  kLinears = 1 << 1,      // two or more linears of one input -> fused_linears
-  kGate = 1 << 2,         // router scores + top-k (or table) -> fused_gate
-  kExperts = 1 << 3,      // gate/up + swiglu + down + sum -> fused_experts
-  kGlobalWrite = 1 << 4,  // rope + global write, which quantises -> fused_global_write
-  kKeyWrite = 1 << 5,     // (norm +) rope (+ hadamard) + key write -> fused_key_write
+  kHcSite = 1 << 0,      // (expand +) coefficients + collapse + norm of one residual site -> fused_hc_site
+  kLinears = 1 << 1,     // two or more linears of one input -> fused_linears
+  kGate = 1 << 2,        // router scores + top-k (or table) -> fused_gate
+  kExperts = 1 << 3,     // gate/up + swiglu + down + sum -> fused_experts
+  kRows = 1 << 4,        // (norm +) rope (+ hadamard) (+ quantisation) of vectors -> fused_rows
+  kBlockWrite = 1 << 5,  // the same, ending in a global or key write, which quantises -> fused_block_write
 };
 using FusionSet = uint32_t;
 inline constexpr FusionSet kAllFusions = (1u << 6) - 1;

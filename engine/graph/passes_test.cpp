@@ -79,8 +79,8 @@ TEST(Fuse, EachPatternAlone) {
       {Fusion::kLinears, Op::kFusedLinears, 2, {}},
       {Fusion::kGate, Op::kFusedGate, 1, {Op::kRouterScores, Op::kGateTopK}},
       {Fusion::kExperts, Op::kFusedExperts, 1, {Op::kExpertGateUp, Op::kExpertDown, Op::kExpertSum}},
-      {Fusion::kGlobalWrite, Op::kFusedGlobalWrite, 1, {Op::kGlobalWrite}},
-      {Fusion::kKeyWrite, Op::kFusedKeyWrite, 1, {Op::kKeyWrite}}};
+      {Fusion::kRows, Op::kFusedRows, 1, {Op::kWindowRows}},
+      {Fusion::kBlockWrite, Op::kFusedBlockWrite, 2, {Op::kGlobalWrite, Op::kKeyWrite}}};
   const SmallGraph small = SmallGraphBuilder::make(false);
   for (const Expectation& expected : expectations) {
     const Graph fused = fuse(small.graph, static_cast<FusionSet>(expected.fusion));
@@ -122,11 +122,11 @@ TEST(Fuse, NeverMovesAcrossAConflict) {
   // A linear whose sibling's result is needed in between cannot be made illegal by moving it up; but a rope that a
   // third node uses before the write still serves that node.
   SmallGraph small = SmallGraphBuilder::make(false);
-  Graph fused = fuse(small.graph, Fusion::kLinears | Fusion::kKeyWrite);
+  Graph fused = fuse(small.graph, Fusion::kLinears | Fusion::kBlockWrite);
   expect_sound(fused, small.registry);
   // Fusing a fused graph again changes nothing.
-  const Graph twice = fuse(
-      fused, kAllFusions & ~(Fusion::kHcSite | Fusion::kGate) & ~(Fusion::kExperts | Fusion::kGlobalWrite));
+  const Graph twice =
+      fuse(fused, kAllFusions & ~(Fusion::kHcSite | Fusion::kGate) & ~(Fusion::kExperts | Fusion::kRows));
   EXPECT_EQ(dump(twice, small.registry), dump(fused, small.registry));
 }
 

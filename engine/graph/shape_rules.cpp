@@ -407,8 +407,8 @@ Rule::Outputs Rule::infer() {
     case Op::kFusedLinears:
     case Op::kFusedGate:
     case Op::kFusedExperts:
-    case Op::kFusedGlobalWrite:
-    case Op::kFusedKeyWrite: require(false, "a fused node takes the shapes of its parts"); return {};
+    case Op::kFusedRows:
+    case Op::kFusedBlockWrite: require(false, "a fused node takes the shapes of its parts"); return {};
   }
   return {};
 }

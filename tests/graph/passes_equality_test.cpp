@@ -43,8 +43,8 @@ constexpr NamedPass kPasses[] = {
     {"linears", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kLinears)>},
     {"gate", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kGate)>},
     {"experts", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kExperts)>},
-    {"global write", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kGlobalWrite)>},
-    {"key write", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kKeyWrite)>},
+    {"rows", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kRows)>},
+    {"block write", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kBlockWrite)>},
     {"all", all_passes},
 };
 
@@ -141,8 +141,9 @@ TEST(Passes, FindTheirPatternsInRealGraphs) {
     EXPECT_EQ(count(fused, graph::Op::kFusedHcSite), 2 * config.layers - (config.replayable() ? 1 : 0));
     EXPECT_EQ(count(fused, graph::Op::kFusedGate), config.layers);
     EXPECT_EQ(count(fused, graph::Op::kFusedExperts), config.layers);
-    EXPECT_EQ(count(fused, graph::Op::kFusedGlobalWrite), sources);
-    EXPECT_EQ(count(fused, graph::Op::kFusedKeyWrite), key_sources);
+    EXPECT_EQ(count(fused, graph::Op::kFusedBlockWrite), sources + key_sources);
+    EXPECT_GE(count(fused, graph::Op::kFusedRows), config.layers);  // window rows, and the queries that are normed
+    EXPECT_EQ(count(fused, graph::Op::kWindowRows), 0);
     EXPECT_GE(count(fused, graph::Op::kFusedLinears), 2 * config.layers);
     EXPECT_EQ(count(fused, graph::Op::kExpertGateUp), 0);
     EXPECT_LT(fused.nodes.size() * 4, device.model().graph->nodes.size() * 3);

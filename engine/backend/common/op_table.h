@@ -113,7 +113,7 @@ using PrepareKernel = std::function<Result<Kernel>(PrepareContext&, const graph:
 // operation without an entry is refused at compile time.
 class OpTable {
  public:
-  static constexpr size_t kOps = static_cast<size_t>(graph::Op::kFusedKeyWrite) + 1;
+  static constexpr size_t kOps = static_cast<size_t>(graph::Op::kFusedBlockWrite) + 1;
   PrepareKernel& operator[](graph::Op op) { return prepare_[static_cast<size_t>(op)]; }
   const PrepareKernel& operator[](graph::Op op) const { return prepare_[static_cast<size_t>(op)]; }
   // Bytes that the kernels share beside what each adds to kernel_bytes; asked once all are prepared.

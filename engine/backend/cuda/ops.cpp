@@ -91,7 +91,7 @@ Result<std::byte*> Prepare::keep_bytes(const void* content, std::size_t bytes) c
 
 bool has_op(Op op, bool wide) {
   if (op < Op::kFusedHcSite || op == Op::kFusedLinears) return true;
-  return !wide && (op == Op::kFusedHcSite || op == Op::kFusedGate || op == Op::kFusedExperts);
+  return !wide;
 }
 
 Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item) {
@@ -108,7 +108,9 @@ Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item)
     case Op::kCompress:
     case Op::kCompressorWrite:
     case Op::kGlobalWrite:
-    case Op::kKeyWrite: return prepare_record(prepare, node);
+    case Op::kKeyWrite:
+    case Op::kFusedRows:
+    case Op::kFusedBlockWrite: return prepare_record(prepare, node);
     case Op::kFusedHcSite: return prepare_residual_site(prepare, node);
     case Op::kIndexScores: return prepare_index(prepare, node, item.site);
     case Op::kSelectAllRows:

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "backend/cuda/kernels/common/records.h"
+#include "backend/cuda/kernels/common/row_chain.h"
 #include "backend/cuda/ops.h"
 #include "base/check.h"
 
@@ -11,11 +12,15 @@ using graph::Op;
 
 namespace {
 
-Result<DeviceOp> rope_op(const Prepare& prepare, const Node& node) {
-  const auto& attributes = std::get<graph::RopeAttributes>(node.attributes);
+Rotation rotation_of(const Prepare& prepare, const graph::RopeAttributes& attributes) {
   const DeviceRope& table = prepare.ropes[static_cast<std::size_t>(attributes.table)];
   DI_CHECK(table.pairs * 2 == attributes.rope_channels);
-  const Rotation rotation{table.angles, table.frequencies, table.pairs, attributes.inverse};
+  return {table.angles, table.frequencies, table.pairs, attributes.inverse};
+}
+
+Result<DeviceOp> rope_op(const Prepare& prepare, const Node& node) {
+  const auto& attributes = std::get<graph::RopeAttributes>(node.attributes);
+  const Rotation rotation = rotation_of(prepare, attributes);
   const Values v = prepare.values(node.inputs[0]), y = prepare.values(node.outputs[0]);
   const int vectors = static_cast<int>(v.columns) / prepare.last_dimension(node.inputs[0]);
   const RowSpace rows = prepare.space_of(node.outputs[0]);
@@ -58,6 +63,66 @@ Result<DeviceOp> compress_op(const Prepare& prepare, const Node& node) {
   });
 }
 
+// What the parts of a fused chain do to a vector. The last part of a block write is the write itself.
+Result<RowChain> chain_of(const Prepare& prepare, const std::vector<const Node*>& parts) {
+  RowChain chain;
+  chain.size = prepare.last_dimension(parts.front()->inputs[0]);
+  if (chain.size > kMostChainChannels)
+    return make_error(ErrorKind::kUnsupported,
+                      fmt::format("cannot compile rows of {} channels; the cuda backend takes up to {}",
+                                  chain.size, kMostChainChannels));
+  for (const Node* part : parts) {
+    switch (part->op) {
+      case Op::kRmsNorm:
+      case Op::kHeadRmsNorm:
+        chain.norm = true;
+        chain.norm_eps = std::get<graph::NormAttributes>(part->attributes).eps;
+        if (part->op == Op::kRmsNorm) {
+          DI_ASSIGN(chain.norm_weight, prepare.weights.values(part->weights[0]));
+        }
+        break;
+      case Op::kRope:
+        chain.rotates = true;
+        chain.rotation = rotation_of(prepare, std::get<graph::RopeAttributes>(part->attributes));
+        break;
+      case Op::kHadamard: chain.hadamard = true; break;
+      case Op::kFakeQuantise:
+      case Op::kWindowRows:
+        chain.quantises = true;
+        chain.shape = record_shape(std::get<graph::QuantiseAttributes>(part->attributes).record);
+        break;
+      case Op::kGlobalWrite:
+      case Op::kKeyWrite: break;
+      default: DI_CHECK_MSG(false, "a part that is no operation on rows");
+    }
+    for (const graph::ValueId made : part->outputs)
+      DI_CHECK(prepare.value(made).type == graph::ElementType::kBf16);
+  }
+  return chain;
+}
+
+Result<DeviceOp> chain_op(const Prepare& prepare, const Node& node) {
+  std::vector<const Node*> parts;
+  for (const int part : std::get<graph::FusedAttributes>(node.attributes).parts)
+    parts.push_back(&prepare.graph.fused_parts[static_cast<std::size_t>(part)]);
+  DI_ASSIGN(const RowChain chain, chain_of(prepare, parts));
+  const Values v = prepare.values(node.inputs[0]);
+  const StepBuffers* step = &prepare.step;
+  if (node.op == Op::kFusedRows) {
+    const Values y = prepare.values(node.outputs[0]);
+    const RowSpace rows = prepare.space_of(node.outputs[0]);
+    return DeviceOp([=](const Launch& launch) {
+      row_chain(step->data(), launch.sized(rows), chain, v, y, launch.stream);
+    });
+  }
+  const auto& target = prepare.registry.at(std::get<graph::StateAttributes>(parts.back()->attributes).target);
+  const Record record = prepare.record(target);
+  const RowSpace rows = prepare.space_of(node.inputs[0]);
+  return DeviceOp([=](const Launch& launch) {
+    row_chain_to_blocks(step->data(), launch.sized(rows), chain, v, record, launch.stream);
+  });
+}
+
 }  // namespace
 
 Result<DeviceOp> prepare_record(const Prepare& prepare, const Node& node) {
@@ -66,6 +131,8 @@ Result<DeviceOp> prepare_record(const Prepare& prepare, const Node& node) {
     case Op::kRope: return rope_op(prepare, node);
     case Op::kHadamard: return hadamard_op(prepare, node);
     case Op::kCompress: return compress_op(prepare, node);
+    case Op::kFusedRows:
+    case Op::kFusedBlockWrite: return chain_op(prepare, node);
     case Op::kFakeQuantise:
     case Op::kWindowRows: {
       const RecordShape shape = record_shape(std::get<graph::QuantiseAttributes>(node.attributes).record);

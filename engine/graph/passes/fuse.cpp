@@ -62,27 +62,49 @@ void fuse_experts(Rewriter& rewriter, int sum) {
   rewriter.merge(Op::kFusedExperts, {gate_up, activation, down, sum}, sum);
 }
 
-// Recognised by the write: global rows come rotated.
-void fuse_global_write(Rewriter& rewriter, int write) {
-  if (rewriter.node(write).op != Op::kGlobalWrite) return;
-  const int rope = rewriter.maker(rewriter.node(write).inputs[0], Op::kRope);
-  if (rope >= 0) rewriter.merge(Op::kFusedGlobalWrite, {rope, write}, write);
+// The chain of row operations that ends in `last`, ascending: each makes what the next alone uses. A norm begins a chain, and
+// makes one of those that rotate only.
+std::vector<int> chain_to(const Rewriter& rewriter, int last) {
+  std::vector<int> chain = {last};
+  bool rotates = rewriter.node(last).op == Op::kRope;
+  const auto grow = [&](Op op) {
+    const Node& first = rewriter.node(chain.front());
+    const int maker = rewriter.maker(first.inputs[0], op);
+    if (maker < 0 || rewriter.segment_of(maker) != rewriter.segment_of(last) ||
+        rewriter.kept(first.inputs[0]) || rewriter.only_user(first.inputs[0], first.op) != chain.front())
+      return;
+    chain.insert(chain.begin(), maker);
+    rotates = rotates || op == Op::kRope;
+  };
+  if (rewriter.node(last).op != Op::kRope) {
+    if (rewriter.node(last).op != Op::kHadamard) grow(Op::kHadamard);
+    grow(Op::kRope);
+  }
+  if (!rotates) return {last};
+  grow(Op::kRmsNorm);
+  if (rewriter.node(chain.front()).op == Op::kRope) grow(Op::kHeadRmsNorm);
+  return chain;
 }
 
-// Recognised by the write: index keys come normed, rotated and, in V4, transformed.
-void fuse_key_write(Rewriter& rewriter, int write) {
-  if (rewriter.node(write).op != Op::kKeyWrite) return;
-  std::vector<int> group = {write};
-  ValueId value = rewriter.node(write).inputs[0];
-  for (const Op op : {Op::kHadamard, Op::kRope, Op::kRmsNorm}) {
-    const int maker = rewriter.maker(value, op);
-    if (maker < 0 && op == Op::kHadamard) continue;
-    if (maker < 0) break;
-    group.push_back(maker);
-    value = rewriter.node(maker).inputs[0];
+// Recognised by the last of them, which no longer chain ends in.
+void fuse_rows(Rewriter& rewriter, int last) {
+  constexpr Op kEnds[] = {Op::kWindowRows, Op::kFakeQuantise, Op::kHadamard, Op::kRope};
+  const Op op = rewriter.node(last).op;
+  if (std::find(std::begin(kEnds), std::end(kEnds), op) == std::end(kEnds)) return;
+  const ValueId made = rewriter.node(last).outputs[0];
+  for (const Op next : {Op::kHadamard, Op::kFakeQuantise, Op::kWindowRows, Op::kGlobalWrite, Op::kKeyWrite}) {
+    if (!rewriter.kept(made) && rewriter.only_user(made, next) >= 0) return;
   }
-  std::sort(group.begin(), group.end());
-  if (group.size() > 1) rewriter.merge(Op::kFusedKeyWrite, group, write);
+  const std::vector<int> chain = chain_to(rewriter, last);
+  if (chain.size() > 1) rewriter.merge(Op::kFusedRows, chain, last);
+}
+
+// Recognised by the write.
+void fuse_block_write(Rewriter& rewriter, int write) {
+  const Op op = rewriter.node(write).op;
+  if (op != Op::kGlobalWrite && op != Op::kKeyWrite) return;
+  const std::vector<int> chain = chain_to(rewriter, write);
+  if (chain.size() > 1) rewriter.merge(Op::kFusedBlockWrite, chain, write);
 }
 
 }  // namespace
@@ -92,10 +114,9 @@ Graph fuse(const Graph& graph, FusionSet wanted) {
     Fusion fusion;
     void (*run)(Rewriter&, int);
   };
-  constexpr Finder kFinders[] = {
-      {Fusion::kKeyWrite, fuse_key_write}, {Fusion::kGlobalWrite, fuse_global_write},
-      {Fusion::kHcSite, fuse_hc_site},     {Fusion::kGate, fuse_gate},
-      {Fusion::kExperts, fuse_experts},    {Fusion::kLinears, fuse_linears}};
+  constexpr Finder kFinders[] = {{Fusion::kBlockWrite, fuse_block_write}, {Fusion::kRows, fuse_rows},
+                                 {Fusion::kHcSite, fuse_hc_site},         {Fusion::kGate, fuse_gate},
+                                 {Fusion::kExperts, fuse_experts},        {Fusion::kLinears, fuse_linears}};
   Rewriter rewriter(graph);
   for (const Finder& finder : kFinders) {
     if (!contains(wanted, finder.fusion)) continue;

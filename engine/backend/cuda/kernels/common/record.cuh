@@ -49,6 +49,55 @@ __device__ inline std::uint8_t encode_group(const RecordShape& shape, int index,
   return byte;
 }
 
+// One block writes one record.
+template <int kThreads, class At>
+__device__ void encode_record(const RecordShape& shape, const RecordAddress& record, At at) {
+  if (shape.code == RecordCode::kF32 || shape.code == RecordCode::kBf16) {
+    for (int c = static_cast<int>(threadIdx.x); c < shape.channels; c += kThreads) {
+      if (shape.code == RecordCode::kF32)
+        reinterpret_cast<float*>(record.codes)[c] = at(c);
+      else
+        reinterpret_cast<__nv_bfloat16*>(record.codes)[c] = __float2bfloat16_rn(at(c));
+    }
+    return;
+  }
+  const int quantised = quantised_channels(shape);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (int g = warp; g < (quantised + shape.group - 1) / shape.group; g += kThreads / 32) {
+    const std::uint8_t byte =
+        encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned next, float) {
+          if (shape.code == RecordCode::kFp8)
+            record.codes[c] = static_cast<std::uint8_t>(code);
+          else if (c % 2 == 0)
+            record.codes[c / 2] = static_cast<std::uint8_t>(code | (next << 4));
+        });
+    if (lane == 0) record.scales[g] = byte;
+  }
+  for (int c = static_cast<int>(threadIdx.x); c < shape.channels - quantised; c += kThreads) {
+    if (shape.tail_f32)
+      reinterpret_cast<float*>(record.tails)[c] = at(quantised + c);
+    else
+      reinterpret_cast<__nv_bfloat16*>(record.tails)[c] = __float2bfloat16_rn(at(quantised + c));
+  }
+}
+
+// Channel c of a record's row as the record would hold it, at y[first + c]: by one block.
+template <int kThreads, class At>
+__device__ void store_as_held(const RecordShape& shape, At at, const Values& y, std::int64_t first) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int quantised = quantised_channels(shape);
+  const int groups = quantised > 0 ? (quantised + shape.group - 1) / shape.group : 0;
+  for (int g = warp; g < groups; g += kThreads / 32)
+    encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned, float scale) {
+      const float value =
+          shape.code == RecordCode::kFp8 ? e4m3_value(static_cast<std::uint8_t>(code)) : e2m1_value(code);
+      put_value(y, first + c, __fmul_rn(scale, value));
+    });
+  const bool exact = shape.code == RecordCode::kF32 || (shape.code == RecordCode::kFp8 && shape.tail_f32);
+  for (int c = quantised + static_cast<int>(threadIdx.x); c < shape.channels; c += kThreads)
+    put_value(y, first + c, exact ? at(c) : round_bf16(at(c)));
+}
+
 // Channel c of a stored record.
 __device__ inline float decoded(const RecordShape& shape, const RecordAddress& record, int c) {
   switch (shape.code) {

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/record.cuh"
 #include "backend/cuda/kernels/common/records.h"
+#include "backend/cuda/kernels/common/rotation.cuh"
 
 namespace deepinfer::backend::cuda {
 
@@ -8,13 +9,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kRopeVectors = 4;  // of a block
-
-// Sine and cosine of an f32 angle, f64 inside and one rounding (base/math.h).
-__device__ Angle angle_at(float position, float frequency) {
-  double sine, cosine;
-  sincos(static_cast<double>(__fmul_rn(position, frequency)), &sine, &cosine);
-  return {static_cast<float>(sine), static_cast<float>(cosine)};
-}
 
 __global__ void angles_kernel(StepData step, const float* frequencies, int pairs, Angle* angles) {
   const auto at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -31,11 +25,7 @@ __global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotati
   const int first = static_cast<int>(blockIdx.y) * kRopeVectors * size / 2;
   const int end = min(first + kRopeVectors * size / 2, vectors * size / 2);
   const int plain = size - 2 * rotation.pairs;
-  const bool grouped = rows.axis == RowAxis::kGroups;
-  const int token = grouped ? 0 : token_row(step, rows.axis, static_cast<int>(row));
-  const float group_position =
-      grouped ? static_cast<float>(static_cast<std::int64_t>(step.groups[group_list][row].index) * rows.ratio)
-              : 0.0f;
+  const RowAngles angles(step, rows, group_list, rotation, row);
   for (int at = first + static_cast<int>(threadIdx.x); at < end; at += kThreads) {
     const int c = at * 2 % size;
     const std::int64_t place = row * v.columns + at * 2;
@@ -45,12 +35,9 @@ __global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotati
       put_value(y, place + 1, b);
       continue;
     }
-    const int pair = (c - plain) / 2;
-    const Angle angle = grouped ? angle_at(group_position, rotation.frequencies[pair])
-                                : rotation.angles[static_cast<std::int64_t>(token) * rotation.pairs + pair];
-    const float sine = rotation.inverse ? -angle.sine : angle.sine;
-    put_value(y, place, __fsub_rn(__fmul_rn(a, angle.cosine), __fmul_rn(b, sine)));
-    put_value(y, place + 1, __fadd_rn(__fmul_rn(a, sine), __fmul_rn(b, angle.cosine)));
+    const float2 turned = rotated(a, b, angles.at((c - plain) / 2), rotation.inverse);
+    put_value(y, place, turned.x);
+    put_value(y, place + 1, turned.y);
   }
 }
 
@@ -61,17 +48,9 @@ __global__ void hadamard_kernel(StepData step, int count, Values v, int size, Va
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * size;
   for (int c = static_cast<int>(threadIdx.x); c < size; c += kThreads)
     values[c] = value_at(v, first + c);
-  for (int half = 1; half < size; half *= 2) {
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < size / 2; i += kThreads) {
-      const int at = i / half * 2 * half + i % half;
-      const float a = values[at], b = values[at + half];
-      values[at] = __fadd_rn(a, b);
-      values[at + half] = __fsub_rn(a, b);
-    }
-  }
   __syncthreads();
-  const float factor = rsqrt_exact(static_cast<float>(size));
+  hadamard_in_place<kThreads>(values, size);
+  const float factor = hadamard_factor(size);
   for (int c = static_cast<int>(threadIdx.x); c < size; c += kThreads)
     put_value(y, first + c, __fmul_rn(values[c], factor));
 }
@@ -80,51 +59,8 @@ __global__ void quantise_kernel(StepData step, int count, RecordShape shape, Val
   wait_for_inputs();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * shape.channels;
   if (first / v.columns >= step.counts[count]) return;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto at = [&](int c) { return value_at(v, first + c); };
-  const int quantised = quantised_channels(shape);
-  const int groups = quantised > 0 ? (quantised + shape.group - 1) / shape.group : 0;
-  for (int g = warp; g < groups; g += kThreads / 32)
-    encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned, float scale) {
-      const float value =
-          shape.code == RecordCode::kFp8 ? e4m3_value(static_cast<std::uint8_t>(code)) : e2m1_value(code);
-      put_value(y, first + c, __fmul_rn(scale, value));
-    });
-  const bool exact = shape.code == RecordCode::kF32 || (shape.code == RecordCode::kFp8 && shape.tail_f32);
-  for (int c = quantised + static_cast<int>(threadIdx.x); c < shape.channels; c += kThreads)
-    put_value(y, first + c, exact ? at(c) : round_bf16(at(c)));
-}
-
-// One block writes one record.
-template <class At>
-__device__ void encode_record(const RecordShape& shape, const RecordAddress& record, At at) {
-  if (shape.code == RecordCode::kF32 || shape.code == RecordCode::kBf16) {
-    for (int c = static_cast<int>(threadIdx.x); c < shape.channels; c += kThreads) {
-      if (shape.code == RecordCode::kF32)
-        reinterpret_cast<float*>(record.codes)[c] = at(c);
-      else
-        reinterpret_cast<__nv_bfloat16*>(record.codes)[c] = __float2bfloat16_rn(at(c));
-    }
-    return;
-  }
-  const int quantised = quantised_channels(shape);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  for (int g = warp; g < (quantised + shape.group - 1) / shape.group; g += kThreads / 32) {
-    const std::uint8_t byte =
-        encode_group(shape, g, lane, at, [&](int c, unsigned code, unsigned next, float) {
-          if (shape.code == RecordCode::kFp8)
-            record.codes[c] = static_cast<std::uint8_t>(code);
-          else if (c % 2 == 0)
-            record.codes[c / 2] = static_cast<std::uint8_t>(code | (next << 4));
-        });
-    if (lane == 0) record.scales[g] = byte;
-  }
-  for (int c = static_cast<int>(threadIdx.x); c < shape.channels - quantised; c += kThreads) {
-    if (shape.tail_f32)
-      reinterpret_cast<float*>(record.tails)[c] = at(quantised + c);
-    else
-      reinterpret_cast<__nv_bfloat16*>(record.tails)[c] = __float2bfloat16_rn(at(quantised + c));
-  }
+  store_as_held<kThreads>(
+      shape, [&](int c) { return value_at(v, first + c); }, y, first);
 }
 
 // Block (s, i): row i from the end of sequence s.
@@ -136,8 +72,8 @@ __global__ void window_kernel(StepData step, RowAxis axis, Record record, Values
   const int i = mine.count - 1 - static_cast<int>(blockIdx.x);
   if (i < 0) return;
   const std::int64_t first = static_cast<std::int64_t>(mine.first_row + i) * rows.columns;
-  encode_record(record.shape, ring_record(sequence, record.place, mine.first_position + i),
-                [&](int c) { return value_at(rows, first + c); });
+  encode_record<kThreads>(record.shape, ring_record(sequence, record.place, mine.first_position + i),
+                          [&](int c) { return value_at(rows, first + c); });
 }
 
 __global__ void blocks_kernel(StepData step, RowSpace rows, int group_list, Record record, Values values) {
@@ -145,8 +81,9 @@ __global__ void blocks_kernel(StepData step, RowSpace rows, int group_list, Reco
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
   const GroupData group = step.groups[group_list][row];
-  encode_record(record.shape, block_record(step, step.sequences[group.sequence], record.place, group.index),
-                [&](int c) { return value_at(values, row * values.columns + c); });
+  encode_record<kThreads>(record.shape,
+                          block_record(step, step.sequences[group.sequence], record.place, group.index),
+                          [&](int c) { return value_at(values, row * values.columns + c); });
 }
 
 __global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Compression compression,
@@ -213,10 +150,6 @@ __global__ void compressor_kernel(StepData step, RecordPlace ring, Values u, Val
     kept[c] = value_at(u, first + c);
     kept[u.columns + c] = value_at(g, first + c);
   }
-}
-
-int group_list(const RowSpace& rows) {
-  return rows.axis == RowAxis::kGroups ? rows.count - kGroupCount : 0;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/common/device.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/norm.cuh"
 #include "backend/cuda/kernels/common/plain.cuh"
 #include "backend/cuda/kernels/common/streams.h"
 
@@ -58,23 +59,16 @@ __global__ void history_kernel(StepData step, RecordPlace place) {
 
 __global__ void rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors,
                                 float eps, Values y) {
-  __shared__ double scratch[kThreads / 32];
+  __shared__ double scratch[kNormThreads / 32];
   wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / vectors;
   if (row >= step.counts[count]) return;
   const std::int64_t size = x.columns / vectors;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * size;
-  double squares = 0.0;
-  for (std::int64_t c = threadIdx.x; c < size; c += kThreads) {
-    const double value = value_at(x, first + c);
-    squares += value * value;
-  }
-  const auto total = static_cast<float>(block_sum<kThreads>(squares, scratch));
-  const float factor = rsqrt_exact(__fadd_rn(__fdiv_rn(total, static_cast<float>(size)), eps));
-  for (std::int64_t c = threadIdx.x; c < size; c += kThreads) {
-    const float scaled = __fmul_rn(value_at(x, first + c), factor);
-    put_value(y, first + c, weight == nullptr ? scaled : __fmul_rn(weight[c], scaled));
-  }
+  const float factor =
+      norm_factor(size, eps, scratch, [&](std::int64_t c) { return value_at(x, first + c); });
+  for (std::int64_t c = threadIdx.x; c < size; c += kNormThreads)
+    put_value(y, first + c, normed(value_at(x, first + c), factor, weight, c));
 }
 
 // --- Engram
@@ -180,8 +174,8 @@ void write_history(const StepData& step, int sequences, RecordPlace place, cudaS
 
 void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps,
               Values y, cudaStream_t stream) {
-  launch_chained(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kThreads, 0, stream, step,
-                 rows.count, x, weight, vectors, eps, y);
+  launch_chained(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kNormThreads, 0, stream,
+                 step, rows.count, x, weight, vectors, eps, y);
 }
 
 void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,
