@@ -80,6 +80,7 @@ constexpr Operation kOperations[] = {
     {Op::kFusedGate, "fused_gate", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
     {Op::kFusedExperts, "fused_experts", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
     {Op::kFusedRows, "fused_rows", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kNone},
+    {Op::kFusedAttention, "fused_attention", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kReads},
     {Op::kFusedBlockWrite, "fused_block_write", 1, kMany, 0, kMany, -1, kFusedA, StateUse::kWrites},
 };
 

@@ -20,9 +20,10 @@ enum class Fusion : uint32_t {
   kExperts = 1 << 3,     // gate/up + swiglu + down + sum -> fused_experts
   kRows = 1 << 4,        // (norm +) rope (+ hadamard) (+ quantisation) of vectors -> fused_rows
   kBlockWrite = 1 << 5,  // the same, ending in a global or key write, which quantises -> fused_block_write
+  kAttention = 1 << 6,   // (rope +) sparse attention (+ inverse rope) -> fused_attention
 };
 using FusionSet = uint32_t;
-inline constexpr FusionSet kAllFusions = (1u << 6) - 1;
+inline constexpr FusionSet kAllFusions = (1u << 7) - 1;
 constexpr FusionSet operator|(Fusion a, Fusion b) {
   return static_cast<uint32_t>(a) | static_cast<uint32_t>(b);
 }

@@ -408,6 +408,7 @@ Rule::Outputs Rule::infer() {
     case Op::kFusedGate:
     case Op::kFusedExperts:
     case Op::kFusedRows:
+    case Op::kFusedAttention:
     case Op::kFusedBlockWrite: require(false, "a fused node takes the shapes of its parts"); return {};
   }
   return {};

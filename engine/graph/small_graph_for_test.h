@@ -139,8 +139,10 @@ class SmallGraphBuilder {
     index.ratio = 2;
     const ValueId scores = one(Op::kIndexScores, {{q, linear(x, kHeads, kHidden)}, {}, {3}, {}}, index);
     const ValueId selection = one(Op::kIndexSelect, {{scores}, {}, {}, {}}, index);
-    const ValueId o = one(Op::kSparseAttention, {{q, window, selection}, {weight(1, kHeads)}, {0, 2}, {}},
-                          AttentionAttributes{kHeads, kDim, 8, 2, 1.0f});
+    const ValueId turned =
+        one(Op::kSparseAttention, {{q, window, selection}, {weight(1, kHeads)}, {0, 2}, {}},
+            AttentionAttributes{kHeads, kDim, 8, 2, 1.0f});
+    const ValueId o = one(Op::kRope, {{turned}, {}, {}, {}}, RopeAttributes{0, true, false, 16});
     const ValueId z =
         one(Op::kGroupedLinear, {{o}, {weight(kHidden, kHeads * kDim)}, {}, {}}, LinearAttributes{false, 0});
     builder_.add(Op::kWindowWrite, {{window}, {}, {}, {0}}, StateAttributes{0}, "window");

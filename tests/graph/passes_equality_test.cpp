@@ -44,6 +44,7 @@ constexpr NamedPass kPasses[] = {
     {"gate", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kGate)>},
     {"experts", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kExperts)>},
     {"rows", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kRows)>},
+    {"attention", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kAttention)>},
     {"block write", fuse_set<static_cast<graph::FusionSet>(graph::Fusion::kBlockWrite)>},
     {"all", all_passes},
 };
@@ -144,6 +145,7 @@ TEST(Passes, FindTheirPatternsInRealGraphs) {
     EXPECT_EQ(count(fused, graph::Op::kFusedBlockWrite), sources + key_sources);
     EXPECT_GE(count(fused, graph::Op::kFusedRows), config.layers);  // window rows, and the queries that are normed
     EXPECT_EQ(count(fused, graph::Op::kWindowRows), 0);
+    EXPECT_EQ(count(fused, graph::Op::kFusedAttention), config.layers);
     EXPECT_GE(count(fused, graph::Op::kFusedLinears), 2 * config.layers);
     EXPECT_EQ(count(fused, graph::Op::kExpertGateUp), 0);
     EXPECT_LT(fused.nodes.size() * 4, device.model().graph->nodes.size() * 3);

@@ -43,6 +43,13 @@ RowSpace Prepare::space(graph::Dim dim) const {
   return {};
 }
 
+Rotation rotation_of(const Prepare& prepare, const Node& rope) {
+  const auto& attributes = std::get<graph::RopeAttributes>(rope.attributes);
+  const DeviceRope& table = prepare.ropes[static_cast<std::size_t>(attributes.table)];
+  DI_CHECK(table.pairs * 2 == attributes.rope_channels);
+  return {table.angles, table.frequencies, table.pairs, attributes.inverse};
+}
+
 RecordShape record_shape(const state::RecordLayout& layout) {
   RecordShape shape;
   shape.channels = layout.channels;
@@ -114,7 +121,8 @@ Result<DeviceOp> prepare_node(const Prepare& prepare, const ScheduledNode& item)
     case Op::kFusedHcSite: return prepare_residual_site(prepare, node);
     case Op::kIndexScores: return prepare_index(prepare, node, item.site);
     case Op::kSelectAllRows:
-    case Op::kSparseAttention: return prepare_attention(prepare, node);
+    case Op::kSparseAttention:
+    case Op::kFusedAttention: return prepare_attention(prepare, node);
     case Op::kRouterScores:
     case Op::kGateTopK:
     case Op::kHashRoute:

@@ -98,6 +98,8 @@ Result<const T*> Prepare::keep(const std::vector<T>& content) const {
   return reinterpret_cast<const T*>(data);
 }
 
+// What a kRope node does.
+Rotation rotation_of(const Prepare& prepare, const graph::Node& rope);
 RecordShape record_shape(const state::RecordLayout& layout);
 
 // kUnsupported, by name, for what no kernel can do.

@@ -28,8 +28,12 @@ bool stored_for_fast(RecordCode code) {
 }
 
 bool is_fast(const Prepare& prepare, const PlainAttention& attention) {
-  return !prepare.wide() && attention.head_dim == kAttentionChannels &&
-         attention.heads <= kMostAttentionHeads && stored_for_fast(attention.ring.shape.code) &&
+  const auto turns = [](const Rotation& rotation) {
+    return rotation.pairs == 0 || rotation.pairs == kRotatedPairs;
+  };
+  return !prepare.wide() && attention.head_dim == kAttentionChannels && turns(attention.q_rotation) &&
+         turns(attention.o_rotation) && attention.heads <= kMostAttentionHeads &&
+         stored_for_fast(attention.ring.shape.code) &&
          (attention.ratio == 0 || stored_for_fast(attention.global.shape.code));
 }
 
@@ -52,6 +56,8 @@ Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& pl
   attention.ratio = std::max(plain.ratio, 1);
   attention.selection = plain.selection;
   attention.columns = plain.selected;
+  attention.q_rotation = plain.q_rotation;
+  attention.o_rotation = plain.o_rotation;
   SparseAttention largest = attention;
   largest.most_keys = most_keys(plain, prepare.limits.context);
   largest.queries = rows;
@@ -72,11 +78,33 @@ Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& pl
       });
 }
 
+// An attention by itself, or with the rotations of its queries and of its result.
+struct AttentionParts {
+  const Node* attention = nullptr;
+  const Node* before = nullptr;
+  const Node* after = nullptr;
+};
+
+AttentionParts parts_of(const Prepare& prepare, const Node& node) {
+  if (node.op == Op::kSparseAttention) return {&node, nullptr, nullptr};
+  AttentionParts parts;
+  for (const int index : std::get<graph::FusedAttributes>(node.attributes).parts) {
+    const Node* part = &prepare.graph.fused_parts[static_cast<std::size_t>(index)];
+    if (part->op == Op::kSparseAttention)
+      parts.attention = part;
+    else
+      (parts.attention == nullptr ? parts.before : parts.after) = part;
+  }
+  return parts;
+}
+
 }  // namespace
 
-Result<DeviceOp> prepare_attention(const Prepare& prepare, const Node& node) {
+Result<DeviceOp> prepare_attention(const Prepare& prepare, const Node& whole) {
   // The selection of every visible row has no columns; attention counts the rows itself.
-  if (node.op == Op::kSelectAllRows) return DeviceOp([](const Launch&) {});
+  if (whole.op == Op::kSelectAllRows) return DeviceOp([](const Launch&) {});
+  const AttentionParts parts = parts_of(prepare, whole);
+  const Node& node = *parts.attention;
   const auto& attributes = std::get<graph::AttentionAttributes>(node.attributes);
   PlainAttention attention;
   attention.heads = attributes.heads;
@@ -102,11 +130,15 @@ Result<DeviceOp> prepare_attention(const Prepare& prepare, const Node& node) {
         ErrorKind::kUnsupported,
         fmt::format("cannot compile sparse_attention of {} channels; the cuda backend takes up to 1024",
                     attention.head_dim));
-  const Values q = prepare.values(node.inputs[0]), rows_made = prepare.values(node.inputs[1]);
-  const Values o = prepare.values(node.outputs[0]);
-  const RowSpace rows = prepare.space_of(node.inputs[0]);
+  if (parts.before != nullptr) attention.q_rotation = rotation_of(prepare, *parts.before);
+  if (parts.after != nullptr) attention.o_rotation = rotation_of(prepare, *parts.after);
+  const graph::ValueId q_value = parts.before != nullptr ? parts.before->inputs[0] : node.inputs[0];
+  const graph::ValueId o_value = parts.after != nullptr ? parts.after->outputs[0] : node.outputs[0];
+  const Values q = prepare.values(q_value), rows_made = prepare.values(node.inputs[1]);
+  const Values o = prepare.values(o_value);
+  const RowSpace rows = prepare.space_of(q_value);
   if (is_fast(prepare, attention))
-    return fast_attention(prepare, attention, rows, q, rows_made, o, prepare.most_rows(node.inputs[0]));
+    return fast_attention(prepare, attention, rows, q, rows_made, o, prepare.most_rows(q_value));
   return DeviceOp([=, step = &prepare.step](const Launch& launch) {
     sparse_attention_plain(step->data(), launch.sized(rows), attention, q, rows_made, o, launch.stream);
   });

@@ -12,15 +12,9 @@ using graph::Op;
 
 namespace {
 
-Rotation rotation_of(const Prepare& prepare, const graph::RopeAttributes& attributes) {
-  const DeviceRope& table = prepare.ropes[static_cast<std::size_t>(attributes.table)];
-  DI_CHECK(table.pairs * 2 == attributes.rope_channels);
-  return {table.angles, table.frequencies, table.pairs, attributes.inverse};
-}
-
 Result<DeviceOp> rope_op(const Prepare& prepare, const Node& node) {
   const auto& attributes = std::get<graph::RopeAttributes>(node.attributes);
-  const Rotation rotation = rotation_of(prepare, attributes);
+  const Rotation rotation = rotation_of(prepare, node);
   const Values v = prepare.values(node.inputs[0]), y = prepare.values(node.outputs[0]);
   const int vectors = static_cast<int>(v.columns) / prepare.last_dimension(node.inputs[0]);
   const RowSpace rows = prepare.space_of(node.outputs[0]);
@@ -83,7 +77,7 @@ Result<RowChain> chain_of(const Prepare& prepare, const std::vector<const Node*>
         break;
       case Op::kRope:
         chain.rotates = true;
-        chain.rotation = rotation_of(prepare, std::get<graph::RopeAttributes>(part->attributes));
+        chain.rotation = rotation_of(prepare, *part);
         break;
       case Op::kHadamard: chain.hadamard = true; break;
       case Op::kFakeQuantise:

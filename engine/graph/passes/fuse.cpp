@@ -99,6 +99,20 @@ void fuse_rows(Rewriter& rewriter, int last) {
   if (chain.size() > 1) rewriter.merge(Op::kFusedRows, chain, last);
 }
 
+// Recognised by the attention. A rotation that a norm comes before belongs to the chain of that.
+void fuse_attention(Rewriter& rewriter, int attention) {
+  if (rewriter.node(attention).op != Op::kSparseAttention) return;
+  std::vector<int> group = {attention};
+  const ValueId q = rewriter.node(attention).inputs[0], o = rewriter.node(attention).outputs[0];
+  const int rope = rewriter.maker(q, Op::kRope);
+  if (rope >= 0 && !rewriter.kept(q) && rewriter.only_user(q, Op::kSparseAttention) == attention &&
+      rewriter.maker(rewriter.node(rope).inputs[0], Op::kHeadRmsNorm) < 0)
+    group.insert(group.begin(), rope);
+  const int inverse = rewriter.kept(o) ? -1 : rewriter.only_user(o, Op::kRope);
+  if (inverse >= 0) group.push_back(inverse);
+  if (group.size() > 1) rewriter.merge(Op::kFusedAttention, group, attention);
+}
+
 // Recognised by the write.
 void fuse_block_write(Rewriter& rewriter, int write) {
   const Op op = rewriter.node(write).op;
@@ -114,9 +128,13 @@ Graph fuse(const Graph& graph, FusionSet wanted) {
     Fusion fusion;
     void (*run)(Rewriter&, int);
   };
-  constexpr Finder kFinders[] = {{Fusion::kBlockWrite, fuse_block_write}, {Fusion::kRows, fuse_rows},
-                                 {Fusion::kHcSite, fuse_hc_site},         {Fusion::kGate, fuse_gate},
-                                 {Fusion::kExperts, fuse_experts},        {Fusion::kLinears, fuse_linears}};
+  constexpr Finder kFinders[] = {{Fusion::kBlockWrite, fuse_block_write},
+                                 {Fusion::kAttention, fuse_attention},
+                                 {Fusion::kRows, fuse_rows},
+                                 {Fusion::kHcSite, fuse_hc_site},
+                                 {Fusion::kGate, fuse_gate},
+                                 {Fusion::kExperts, fuse_experts},
+                                 {Fusion::kLinears, fuse_linears}};
   Rewriter rewriter(graph);
   for (const Finder& finder : kFinders) {
     if (!contains(wanted, finder.fusion)) continue;

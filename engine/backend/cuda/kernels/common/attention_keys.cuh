@@ -12,6 +12,7 @@
 
 #include "backend/cuda/kernels/common/dequantise.cuh"
 #include "backend/cuda/kernels/common/device.cuh"
+#include "backend/cuda/kernels/common/rotation.cuh"
 #include "backend/cuda/kernels/common/sparse_attention.h"
 
 namespace deepinfer::backend::cuda {
@@ -204,6 +205,20 @@ __device__ inline uint4 interleave_chunk(uint4 natural) {
 __device__ inline uint4 natural_chunk(uint4 chunk) {
   return {__byte_perm(chunk.x, chunk.y, 0x5410), __byte_perm(chunk.z, chunk.w, 0x5410),
           __byte_perm(chunk.x, chunk.y, 0x7632), __byte_perm(chunk.z, chunk.w, 0x7632)};
+}
+
+// The angles that turn a query's row, as of its last 64 channels; null where it is not turned.
+__device__ inline const Angle* angles_of(const SparseAttention& attention, const Rotation& rotation,
+                                         int row) {
+  if (rotation.pairs == 0) return nullptr;
+  return rotation.angles +
+         static_cast<std::int64_t>(token_row(attention.step, attention.queries.axis, row)) * kRotatedPairs;
+}
+// Chunk `index` of 64, eight channels in natural order, turned if it is one of the last eight.
+__device__ inline uint4 turned_chunk(uint4 chunk, int index, const Angle* angles, bool inverse) {
+  constexpr int kFirst = kAttentionChannels / 8 - kRotatedPairs / 4;
+  if (angles == nullptr || index < kFirst) return chunk;
+  return rotated_chunk(chunk, angles + (index - kFirst) * 4, inverse);
 }
 
 // Eight nibbles. Code bits s eem are put to s 000000ee m000000: the value times 2^-126.

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/common/attention_plain.h"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/record.cuh"
+#include "backend/cuda/kernels/common/rotation.cuh"
 
 namespace deepinfer::backend::cuda {
 
@@ -65,6 +66,21 @@ __device__ float key_value(const StepData& step, const PlainAttention& attention
   return value_at(window_rows, own * window_rows.columns + c);
 }
 
+// Turns the last channels of `vector` [size], which the block has just written to shared memory; ends with a barrier.
+__device__ void turn(const StepData& step, const RowSpace& rows, const Rotation& rotation, int row, bool bf16,
+                     int size, float* vector) {
+  __syncthreads();
+  if (rotation.pairs == 0) return;
+  const RowAngles angles(step, rows, 0, rotation, row);
+  float* pairs = vector + size - 2 * rotation.pairs;
+  for (int pair = static_cast<int>(threadIdx.x); pair < rotation.pairs; pair += kThreads) {
+    const float2 turned = rotated(pairs[2 * pair], pairs[2 * pair + 1], angles.at(pair), rotation.inverse);
+    pairs[2 * pair] = bf16 ? round_bf16(turned.x) : turned.x;
+    pairs[2 * pair + 1] = bf16 ? round_bf16(turned.y) : turned.y;
+  }
+  __syncthreads();
+}
+
 // Shared: keys [kKeyTile][head_dim + 1], q [head_dim], logits and numerators [kKeyTile].
 __global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention attention, Values q,
                                  Values window_rows, Values o) {
@@ -80,6 +96,7 @@ __global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention at
   const std::int64_t first = static_cast<std::int64_t>(row) * q.columns + static_cast<std::int64_t>(head) * d;
   for (int c = t; c < d; c += kThreads)
     query[c] = value_at(q, first + c);
+  turn(step, rows, attention.q_rotation, row, q.bf16, d, query);
   constexpr int kMostEach = 8;  // head_dim <= 1024
   double sums[kMostEach] = {};
   double denominator = 0.0;
@@ -118,8 +135,14 @@ __global__ void attention_kernel(StepData step, RowSpace rows, PlainAttention at
     }
   }
   const double total = denominator + exp_exact(__fsub_rn(attention.sinks[head], largest));
-  for (int k = 0; k < kMostEach && t + k * kThreads < d; ++k)
-    put_value(o, first + t + k * kThreads, static_cast<float>(sums[k] / total));
+  __syncthreads();
+  for (int k = 0; k < kMostEach && t + k * kThreads < d; ++k) {
+    const auto value = static_cast<float>(sums[k] / total);
+    query[t + k * kThreads] = o.bf16 ? round_bf16(value) : value;
+  }
+  turn(step, rows, attention.o_rotation, row, o.bf16, d, query);
+  for (int c = t; c < d; c += kThreads)
+    put_value(o, first + c, query[c]);
 }
 
 // Shared: q [heads][head_dim]. One thread a key.

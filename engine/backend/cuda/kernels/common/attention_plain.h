@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "backend/cuda/kernels/common/rotation.h"
 #include "backend/cuda/kernels/common/values.h"
 
 namespace deepinfer::backend::cuda {
@@ -19,6 +20,8 @@ struct PlainAttention {
   Record global;                            // ratio > 0
   const std::int32_t* selection = nullptr;  // [R, selected] ascending, -1 padded; null: every visible row
   int selected = 0;
+  Rotation q_rotation,
+      o_rotation;  // of q as it is read and of o before it is written, rounded as q and o are; pairs 0: none
 };
 // q [R, heads, head_dim], rows [T or D, head_dim] this step's window rows -> o [R, heads, head_dim]. One block a row and head.
 void sparse_attention_plain(const StepData& step, RowSpace rows, PlainAttention attention, Values q,

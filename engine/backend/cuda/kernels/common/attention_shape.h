@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/rotation.h"
 #include "backend/cuda/kernels/common/step_data.h"
 
 namespace deepinfer::backend::cuda {
@@ -13,6 +14,7 @@ inline constexpr int kAttentionChannels = 512;
 inline constexpr int kKeyTile =
     64;  // list entries of a tile: a part of the result (docs/graph_operations.md)
 inline constexpr int kMostAttentionHeads = 128;
+inline constexpr int kRotatedPairs = 32;
 
 // One layer's attention.
 //   q, o         [rows, heads, 512] bf16, row-major, 16-byte aligned; rows on `queries` (kTokens or kDecoder)
@@ -23,6 +25,8 @@ inline constexpr int kMostAttentionHeads = 128;
 //   selection    [rows, columns] i32, ascending, -1 at the end; columns 0: every row j < (position + 1) / ratio
 // The list of position p: window positions max(0, floor, p - window + 1) .. p, then the selected rows; floor is
 // window_floor or decoder_window_floor of the sequence as window_axis says.
+// Queries are rotated as they are read, results as they are written, each rounded to bf16 before and after: pairs 0 (not at all)
+// or kRotatedPairs, those of the last 64 channels.
 // most_keys bounds the length of every list: window + columns, or window + context / ratio.
 struct SparseAttention {
   StepData step;
@@ -41,6 +45,7 @@ struct SparseAttention {
   int ratio = 1;
   const std::int32_t* selection = nullptr;
   int columns = 0;
+  Rotation q_rotation, o_rotation;
   std::int64_t most_keys = 0;
 };
 

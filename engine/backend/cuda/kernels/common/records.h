@@ -3,23 +3,15 @@
 
 #include <cuda_runtime.h>
 
+#include "backend/cuda/kernels/common/rotation.h"
 #include "backend/cuda/kernels/common/values.h"
 
 namespace deepinfer::backend::cuda {
 
-struct Angle {
-  float sine, cosine;
-};
 // Angles of a RoPE table at every token of the step: angles [T, pairs].
 void rope_angles(const StepData& step, RowSpace rows, const float* frequencies, int pairs, Angle* angles,
                  cudaStream_t stream);
 
-struct Rotation {
-  const Angle* angles = nullptr;       // [T, pairs]; rows of tokens
-  const float* frequencies = nullptr;  // [pairs]; rows of groups rotate at ratio * index
-  int pairs = 0;
-  bool inverse = false;
-};
 // y = v with the last 2 * pairs channels of each of its `vectors` vectors rotated.
 void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int vectors, Values y,
           cudaStream_t stream);

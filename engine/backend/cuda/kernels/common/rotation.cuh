@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/common/device.cuh"
-#include "backend/cuda/kernels/common/records.h"
+#include "backend/cuda/kernels/common/rotation.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -45,6 +45,17 @@ __device__ inline float2 rotated(float a, float b, const Angle& angle, bool inve
   const float sine = inverse ? -angle.sine : angle.sine;
   return {__fsub_rn(__fmul_rn(a, angle.cosine), __fmul_rn(b, sine)),
           __fadd_rn(__fmul_rn(a, sine), __fmul_rn(b, angle.cosine))};
+}
+
+// Eight bf16 in natural order, four pairs, rotated by angles[0 .. 4) and rounded.
+__device__ inline uint4 rotated_chunk(uint4 chunk, const Angle* angles, bool inverse) {
+  const auto turn = [&](std::uint32_t both, int pair) {
+    const float2 turned =
+        rotated(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u), angles[pair], inverse);
+    const __nv_bfloat162 rounded = __floats2bfloat162_rn(turned.x, turned.y);
+    return *reinterpret_cast<const std::uint32_t*>(&rounded);
+  };
+  return {turn(chunk.x, 0), turn(chunk.y, 1), turn(chunk.z, 2), turn(chunk.w, 3)};
 }
 
 // Sylvester Hadamard of values [size] in shared memory, without its factor. Begins after a barrier and ends with one.

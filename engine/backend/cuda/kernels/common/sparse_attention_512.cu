@@ -60,6 +60,11 @@ struct Query {
       if (first_head + head < attention.heads)
         values[i] = load_16(q + (head * kChunks + static_cast<int>(threadIdx.x) % kChunks) * 16);
     }
+    const Angle* angles = angles_of(attention, attention.q_rotation, row);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      values[i] = turned_chunk(values[i], static_cast<int>(threadIdx.x) % kChunks, angles,
+                               attention.q_rotation.inverse);
   }
   __device__ void store(std::uint8_t* query) const {
 #pragma unroll
@@ -259,19 +264,36 @@ __global__ void __launch_bounds__(kThreads) values_kernel(__grid_constant__ cons
     }
 
   auto* o = static_cast<__nv_bfloat16*>(attention.o);
+  // The last panel is the one that is turned.
+  const Angle* angles = panel == kAttentionChannels / kPanelChannels - 1
+                            ? angles_of(attention, attention.o_rotation, row)
+                            : nullptr;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int head = static_cast<int>(blockIdx.z) * 64 + head_tile * 16 + lane / 4 + 8 * half;
     const bool real = head < attention.heads;
     const float last = last_factor(quad_sum(running[half].denominator), running[half].largest, split.factor,
                                    real ? attention.sinks[head] : 0.0f);
-    if (!real) continue;
     __nv_bfloat16* out = o + (static_cast<std::int64_t>(row) * attention.heads + head) * kAttentionChannels +
                          panel * kPanelChannels + lane % 4;
 #pragma unroll
     for (int column = 0; column < kHeadTiles; ++column) {
-      out[(first_chunk + column) * 8] = __float2bfloat16_rn(__fmul_rn(sums[column][2 * half], last));
-      out[(first_chunk + column) * 8 + 4] = __float2bfloat16_rn(__fmul_rn(sums[column][2 * half + 1], last));
+      // Channels lane % 4 and lane % 4 + 4 of a chunk: the other one of a pair is the next lane's.
+      float both[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        both[i] = round_bf16(__fmul_rn(sums[column][2 * half + i], last));
+        const float other = __shfl_xor_sync(0xffffffffu, both[i], 1);
+        if (angles == nullptr) continue;
+        const bool odd = (lane & 1) != 0;
+        const float2 turned =
+            rotated(odd ? other : both[i], odd ? both[i] : other,
+                    angles[(first_chunk + column) * 4 + 2 * i + lane % 4 / 2], attention.o_rotation.inverse);
+        both[i] = odd ? turned.y : turned.x;
+      }
+      if (!real) continue;
+      out[(first_chunk + column) * 8] = __float2bfloat16_rn(both[0]);
+      out[(first_chunk + column) * 8 + 4] = __float2bfloat16_rn(both[1]);
     }
   }
 }

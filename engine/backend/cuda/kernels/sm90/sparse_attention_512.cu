@@ -222,6 +222,7 @@ struct Decoder {
       if (first_head + head < attention.heads) value = load_16(q + (head * kChunks + chunk) * 16);
       return value;
     };
+    const Angle* angles = angles_of(attention, attention.q_rotation, row);
     uint4 values[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
@@ -233,7 +234,8 @@ struct Decoder {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const int head = thread / kChunks + (first + i) * kHeadStep;
-        *reinterpret_cast<uint4*>(query + chunk_offset(head, chunk)) = interleave_chunk(values[i]);
+        *reinterpret_cast<uint4*>(query + chunk_offset(head, chunk)) =
+            interleave_chunk(turned_chunk(values[i], chunk, angles, attention.q_rotation.inverse));
         if (first + kBatch < kTotal) values[i] = fetch(first + kBatch + i);
       }
     }
@@ -434,6 +436,7 @@ struct Summer {
 
   __device__ void write(const float (&sums)[2][64], int row, int group, const float (&last)[2]) const {
     auto* o = static_cast<std::uint8_t*>(fused.attention.o);
+    const Angle* angles = angles_of(fused.attention, fused.attention.o_rotation, row);
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       const int head = group * kHeadsOfBlock + warp * 16 + lane / 4 + 8 * side;
@@ -454,7 +457,8 @@ struct Summer {
         transpose_quad(words, lane);
         if (real)
           *reinterpret_cast<uint4*>(out + (chunk + lane % 4) * 16) =
-              natural_chunk({words[0], words[1], words[2], words[3]});
+              turned_chunk(natural_chunk({words[0], words[1], words[2], words[3]}),
+                           half * 32 + chunk + lane % 4, angles, fused.attention.o_rotation.inverse);
       }
     }
   }
