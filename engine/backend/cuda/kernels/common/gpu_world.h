@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/kernels/common/records.h"
 #include "backend/cuda/kernels/common/step_data.h"
 
 namespace deepinfer::backend::cuda::test {
@@ -284,6 +285,18 @@ class StepArrays {
   DeviceArray<SequenceData> sequences_;
   DeviceArray<std::byte*> blocks_;
 };
+
+// Angles of the step's tokens [T, pairs].
+inline std::vector<Angle> token_angles(const StepArrays& arrays, int pairs) {
+  std::vector<Angle> angles;
+  for (const RowName& name : arrays.names(RowAxis::kTokens))
+    for (int pair = 0; pair < pairs; ++pair) {
+      const double angle =
+          static_cast<double>(name.second) * std::pow(10000.0, -static_cast<double>(pair) / pairs);
+      angles.push_back({static_cast<float>(std::sin(angle)), static_cast<float>(std::cos(angle))});
+    }
+  return angles;
+}
 
 // Memory of a step: private areas and blocks, filled from the sequences' contents.
 struct StepMemory {

@@ -154,21 +154,25 @@ struct Step {
     return a;
   }
 
+  // workspace_queries 0: the fused variant.
+  static void launch(const SparseAttention& a, int workspace_queries) {
+    if (workspace_queries == 0) {
+      EXPECT_EQ(launch_fused_attention(a, device().multiProcessorCount, nullptr), cudaSuccess);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      return;
+    }
+    const std::int64_t bytes = split_partition(a).query_bytes * workspace_queries;
+    DeviceArray<std::uint8_t> workspace(static_cast<size_t>(bytes));
+    EXPECT_EQ(launch_split_attention(a, workspace.data(), bytes, nullptr), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+
   // Outputs by row name. workspace_queries 0: the fused variant.
   std::map<RowName, std::vector<std::uint16_t>> run(int workspace_queries, int spare = 0) const {
     const size_t width = static_cast<size_t>(c.heads) * 512;
     const size_t count = arrays.names(c.queries).size();
     DeviceArray<std::uint16_t> o((count + static_cast<size_t>(spare)) * width);
-    const SparseAttention a = attention(o, spare);
-    if (workspace_queries == 0) {
-      EXPECT_EQ(launch_fused_attention(a, device().multiProcessorCount, nullptr), cudaSuccess);
-    } else {
-      const std::int64_t bytes = split_partition(a).query_bytes * workspace_queries;
-      DeviceArray<std::uint8_t> workspace(static_cast<size_t>(bytes));
-      EXPECT_EQ(launch_split_attention(a, workspace.data(), bytes, nullptr), cudaSuccess);
-      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    }
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    launch(attention(o, spare), workspace_queries);
     const auto values = o.host();
     std::map<RowName, std::vector<std::uint16_t>> result;
     for (size_t i = 0; i < count; ++i)
@@ -335,6 +339,34 @@ TEST_P(SparseAttentionTest, ManyQueriesOfAPersistentGridAreEqual) {
   if (!hopper()) GTEST_SKIP() << "the fused variant needs compute capability 9.0";
   const Step step(c, decode_step(c, 300));
   EXPECT_EQ(step.run(0), step.run(100));
+}
+
+TEST_P(SparseAttentionTest, RotationsInsideGiveTheBitsOfRotationsBeside) {
+  const Case& c = GetParam();
+  const Step step(c, decode_step(c, 20));
+  const DeviceArray<Angle> angles(token_angles(step.arrays, kRotatedPairs));
+  const Rotation forward{angles.data(), nullptr, kRotatedPairs, false};
+  const Rotation inverse{angles.data(), nullptr, kRotatedPairs, true};
+  const size_t width = static_cast<size_t>(c.heads) * 512;
+  const size_t size = step.arrays.names(c.queries).size() * width;
+  const auto values = [&](const DeviceArray<std::uint16_t>& array) {
+    return Values{array.data(), true, static_cast<std::int64_t>(width)};
+  };
+  const DeviceArray<std::uint16_t> turned(size), attended(size), beside(size), inside(size);
+  const RowSpace rows = step.arrays.rows(c.queries, 0);
+  for (const int workspace_queries : {64, 0}) {
+    if (workspace_queries == 0 && !hopper()) continue;
+    rope(step.arrays.data(), rows, forward, values(step.q), c.heads, values(turned), nullptr);
+    SparseAttention a = step.attention(attended, 0);
+    a.q = turned.data();
+    Step::launch(a, workspace_queries);
+    rope(step.arrays.data(), rows, inverse, values(attended), c.heads, values(beside), nullptr);
+    SparseAttention b = step.attention(inside, 0);
+    b.q_rotation = forward, b.o_rotation = inverse;
+    Step::launch(b, workspace_queries);
+    EXPECT_NE(beside.host(), attended.host());
+    EXPECT_EQ(inside.host(), beside.host()) << (workspace_queries == 0 ? "fused" : "split");
+  }
 }
 
 TEST(SparseAttentionRefusals, ShapesOutsideTheContract) {
