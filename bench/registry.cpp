@@ -19,6 +19,9 @@ std::vector<Bench>& table() {
        "experts: bytes a "
        "second",
        run_cuda_decode},
+      {"cuda-nodes",
+       "each kind of node of such steps by itself, caches cold: its share of the roof that bounds it",
+       run_cuda_nodes},
       {"cuda-prefill", "a step of 8,192 prompt tokens on the same layers: multiply-adds a second",
        run_cuda_prefill},
       {"prefix-index", "time to look up a prompt of 100,000 tokens in a prefix cache of 200,000 blocks",

@@ -19,9 +19,6 @@ using graph::ValueId;
 
 namespace {
 
-// Those that there are kernels for.
-constexpr graph::FusionSet kFusions =
-    (graph::Fusion::kLinears | graph::Fusion::kHcSite) | (graph::Fusion::kGate | graph::Fusion::kExperts);
 
 int element_bytes(graph::ElementType type) {
   return type == graph::ElementType::kBf16 ? 2 : 4;
@@ -50,7 +47,7 @@ Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<Device> de
                                                       std::shared_ptr<const AllocatedMemory> state) {
   device->use();
   std::unique_ptr<Executor> executor(new Executor(
-      device, std::make_shared<const graph::Graph>(graph::fuse(graph, kFusions)), registry, limits));
+      device, std::make_shared<const graph::Graph>(graph::fuse(graph, graph::kAllFusions)), registry, limits));
   if (state != nullptr) executor->step_.check_state(std::move(state), registry);
   DI_ASSIGN(executor->schedule_,
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
@@ -128,25 +125,35 @@ Result<void> Executor::prepare_ops() {
 
 // --- running
 
-void Executor::launch_all(const StepBounds& bounds) {
+Launch Executor::launch_within(const StepBounds& bounds) const {
   Launch launch;
   launch.stream = device_->stream();
   std::copy(bounds.most.begin(), bounds.most.end(), launch.most);
   launch.context = bounds.context;
+  return launch;
+}
+
+void Executor::launch_inputs(const Launch& launch) {
   buffers_->fetch(launch.stream);
   const RowSpace tokens = launch.sized({RowAxis::kTokens, kTokenCount, 1, 0});
   for (const DeviceRope& rope : ropes_)
     rope_angles(buffers_->data(), tokens, rope.frequencies, rope.pairs, rope.angles, launch.stream);
-  const auto rows_of = [&](const graph::Segment& segment) {
-    switch (segment.rows.axis) {
-      case graph::Axis::kDecoder: return launch.most[kDecoderCount];
-      case graph::Axis::kLogits: return launch.most[kLogitCount];
-      default: return launch.most[kTokenCount];
-    }
-  };
+}
+
+int Executor::rows_of(std::size_t op, const Launch& launch) const {
+  const auto segment = static_cast<std::size_t>(schedule_->nodes()[op].segment);
+  switch (graph_->segments[segment].rows.axis) {
+    case graph::Axis::kDecoder: return launch.most[kDecoderCount];
+    case graph::Axis::kLogits: return launch.most[kLogitCount];
+    default: return launch.most[kTokenCount];
+  }
+}
+
+void Executor::launch_all(const StepBounds& bounds) {
+  const Launch launch = launch_within(bounds);
+  launch_inputs(launch);
   for (std::size_t i = 0; i < ops_.size(); ++i)
-    if (rows_of(graph_->segments[static_cast<std::size_t>(schedule_->nodes()[i].segment)]) > 0)
-      ops_[i](launch);
+    if (rows_of(i, launch) > 0) ops_[i](launch);
 }
 
 Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {

@@ -13,6 +13,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/ops.h"
 #include "backend/cuda/plan/tiers.h"
+#include "backend/cuda/probe.h"
 #include "backend/cuda/step_buffers.h"
 #include "backend/cuda/weights.h"
 
@@ -35,6 +36,10 @@ class Executor final : public Executable {
   Result<SeamTensor> seam(const std::string& name) const override;
   std::vector<Memory> memory() const override;
 
+  // probe.h.
+  Result<std::vector<NodeTime>> time_nodes(const StepInputs& inputs, int samples);
+  std::shared_ptr<const graph::Graph> graph() const { return graph_; }
+
  private:
   Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::Graph> graph,
            const state::Registry& registry, const StepLimits& limits);
@@ -43,6 +48,10 @@ class Executor final : public Executable {
   Result<void> prepare_ropes();
   Result<void> prepare_ops();
 
+  Launch launch_within(const StepBounds& bounds) const;
+  void launch_inputs(const Launch& launch);
+  // Rows of the segment that operation `op` belongs to.
+  int rows_of(std::size_t op, const Launch& launch) const;
   void launch_all(const StepBounds& bounds);
   // Launches the tier's graph. False: the device has no memory for another graph, nothing was launched.
   Result<bool> replay(const StepBounds& tier);

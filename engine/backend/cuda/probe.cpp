@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/executor.h"
 #include "backend/cuda/kernels/common/roof.h"
 
 namespace deepinfer::backend::cuda {
@@ -47,6 +48,17 @@ Result<double> measure_read_rate() {
       best_time(*device, [&] { read_all(from.data(), bytes, sink.as<std::uint32_t>(), device->stream()); });
   DI_TRY(device->healthy());
   return static_cast<double>(bytes) / seconds;
+}
+
+Result<NodeTimes> time_nodes(Executable& executable, const StepInputs& inputs, int samples) {
+  auto* const executor = dynamic_cast<Executor*>(&executable);
+  if (executor == nullptr)
+    return make_error(ErrorKind::kInvalidArgument,
+                      "cannot time the nodes of an executable that is not cuda's");
+  NodeTimes times;
+  times.graph = executor->graph();
+  DI_ASSIGN(times.nodes, executor->time_nodes(inputs, samples));
+  return times;
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -1,0 +1,57 @@
+// Steps of the cuda backend on a synthetic model of released widths: what the cuda benches run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "bench/synthetic.h"
+#ifdef DEEPINFER_HAS_CUDA
+#include "backend/cuda/probe.h"
+#endif
+
+namespace deepinfer::bench {
+
+double median(std::vector<double> values);
+
+// A compiled model of kLayers layers with all experts and the whole head, and sequences whose earlier rows are small finite
+// values.
+class CudaSteps {
+ public:
+  static constexpr int kLayers = 8;
+
+  // Errors of the backend, among them kUnsupported where this build or machine has none.
+  static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context);
+
+  // Seconds of a step of `tokens` further tokens of each of `sequences`, from position `start` on.
+  Result<double> run(int sequences, int tokens, int start);
+#ifdef DEEPINFER_HAS_CUDA
+  // The same step, node by node.
+  Result<backend::cuda::NodeTimes> time_nodes(int sequences, int tokens, int start, int samples);
+#endif
+
+  // Distinct experts that the last step chose, by layer with a gate, in their order.
+  Result<std::vector<std::int64_t>> distinct_experts() const;
+
+  const Synthetic& synthetic() const { return *synthetic_; }
+  const graph::Graph& graph() const { return *graph_; }
+  const state::Registry& registry() const { return synthetic_->model.registry; }
+
+ private:
+  struct Lists;
+  Lists lists(int sequences, int tokens, int start);
+
+  std::unique_ptr<Synthetic> synthetic_;
+  std::shared_ptr<const graph::Graph> graph_;
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<backend::Executable> executable_;
+  std::vector<std::string> chosen_;
+  std::vector<std::vector<std::byte*>> blocks_;
+  std::vector<std::byte*> areas_;
+  std::mt19937 random_{11};
+};
+
+}  // namespace deepinfer::bench
