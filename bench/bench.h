@@ -16,6 +16,8 @@ struct Row {
   std::string unit;        // "GB/s", "tokens/s"
   double limit = 0;        // in `unit`: what the machine gave in the same run; 0 where there is none
   std::string conditions;  // model, threads, kernel set, probes
+  // What was timed, for pictures; 0 where it is not one thing.
+  double seconds = 0, bytes = 0, multiplies = 0;
   double percent() const { return limit > 0 ? 100.0 * value / limit : 0.0; }
 };
 

@@ -88,7 +88,8 @@ Result<void> nodes_of(CudaSteps& steps, const std::string& family, const Point& 
          fmt::format("{:.1f} us a node, {} nodes, {:.1f} % of {:.0f} us; {:.3f} MB and {:.2f} M "
                      "multiply-adds a node",
                      sum.seconds * 1e6 / sum.count, sum.count, 100 * sum.seconds / total, total * 1e6,
-                     sum.work.bytes / 1e6 / sum.count, sum.work.multiplies / 1e6 / sum.count)});
+                     sum.work.bytes / 1e6 / sum.count, sum.work.multiplies / 1e6 / sum.count),
+         sum.seconds, sum.work.bytes, sum.work.multiplies});
   }
   return {};
 }

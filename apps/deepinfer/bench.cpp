@@ -133,6 +133,10 @@ Result<void> run(const Options& options) {
                     {"limit", row.limit > 0 ? Json(row.limit) : Json(nullptr)},
                     {"percent", row.limit > 0 ? Json(row.percent()) : Json(nullptr)},
                     {"conditions", row.conditions}});
+    if (row.seconds == 0) continue;
+    list.back()["seconds"] = row.seconds;
+    list.back()["bytes"] = row.bytes;
+    list.back()["multiplies"] = row.multiplies;
   }
   return write_output(list.dump() + "\n");
 }
