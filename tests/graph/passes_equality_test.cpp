@@ -143,7 +143,8 @@ TEST(Passes, FindTheirPatternsInRealGraphs) {
     EXPECT_EQ(count(fused, graph::Op::kFusedGate), config.layers);
     EXPECT_EQ(count(fused, graph::Op::kFusedExperts), config.layers);
     EXPECT_EQ(count(fused, graph::Op::kFusedBlockWrite), sources + key_sources);
-    EXPECT_GE(count(fused, graph::Op::kFusedRows), config.layers);  // window rows, and the queries that are normed
+    EXPECT_GE(count(fused, graph::Op::kFusedRows),
+              config.layers);  // window rows, and the queries that are normed
     EXPECT_EQ(count(fused, graph::Op::kWindowRows), 0);
     EXPECT_EQ(count(fused, graph::Op::kFusedAttention), config.layers);
     EXPECT_GE(count(fused, graph::Op::kFusedLinears), 2 * config.layers);

@@ -53,8 +53,7 @@ Result<std::vector<NodeTime>> Executor::time_nodes(const StepInputs& inputs, int
   DI_TRY(run(inputs));
   const StepBounds exact = bounds_of(step_, buffers_->ratios());
   const bool captured = exact.most[kTokenCount] <= kMostCapturedRows;
-  const Launch launch =
-      launch_within(captured ? tier_of(exact, step_.limits(), buffers_->ratios()) : exact);
+  const Launch launch = launch_within(captured ? tier_of(exact, step_.limits(), buffers_->ratios()) : exact);
   DI_ASSIGN(const DeviceBuffer flushed, DeviceBuffer::create(device_, "probe", kFlushBytes));
   DI_ASSIGN(const DeviceBuffer sink, DeviceBuffer::create(device_, "probe", 16));
   device_->note(cudaMemset(flushed.data(), 0x5a, flushed.size()), "measured");
