@@ -71,16 +71,28 @@ struct Bf16Format : FloatLanes {
 #if DI_FMA
 // An E4M3 code's exponent and mantissa fields, moved to where fp32 has them, read as the value times 2^-120
 // (subnormals included: an fp32 subnormal times 2^120). Activations are raised by 2^64 so that products stay
-// normal; the accumulator is raised by 2^56 at the end. A code is loaded as the highest byte of its lane, so one arithmetic
-// shift puts all its fields in place; the load of the first columns begins up to 3 bytes before the codes.
+// normal; the accumulator is raised by 2^56 at the end. A vector by itself: each code is loaded as the highest byte of its
+// lane, so one arithmetic shift puts all its fields in place; the load of the first columns begins up to 3 bytes before the
+// codes. A chunk at once: fewer loads and more shifts, which suits one row, whose weights come from memory.
 struct Fp8Format : FloatLanes {
   static constexpr int kDecodeSteps = 4;
   static constexpr int kDecodeBytes = 64;
   static constexpr ScaleMode kScale = ScaleMode::kTile;
   static constexpr float kFinal = 0x1p56f;
+  static constexpr auto kKeep = static_cast<std::int32_t>(0x87f00000u);
   DI_INLINE_MEMBER vf weight(const std::uint8_t* p, int s, int v) {
-    const vi keep = splat_i(static_cast<std::int32_t>(0x87f00000u));
-    return as_f((vi)((vs)load_bits(p + v * kLanes * 4 + s - 3) >> 4) & keep);
+    return as_f((vi)((vs)load_bits(p + v * kLanes * 4 + s - 3) >> 4) & splat_i(kKeep));
+  }
+  DI_INLINE_MEMBER void decode(const std::uint8_t* p, vf (&w)[kDecodeSteps][kVectors]) {
+    for (int v = 0; v < kVectors; ++v) {
+      const vi codes = load_bits(p + v * kLanes * 4);
+      const vi odd = (vi)((vs)codes >> 4);
+      const vi even = (vi)((vs)((vus)codes << 8) >> 4);
+      w[0][v] = as_f(shift_left(even, 16) & splat_i(kKeep));
+      w[1][v] = as_f(shift_left(odd, 16) & splat_i(kKeep));
+      w[2][v] = as_f(even & splat_i(kKeep));
+      w[3][v] = as_f(odd & splat_i(kKeep));
+    }
   }
 };
 #else
@@ -256,6 +268,10 @@ DI_INLINE float* in_memory(float* p) {
   return p;
 }
 
+// Whether a format has a way of its own to decode a whole chunk.
+template <class Format>
+concept decodes_chunks = requires(vf (&w)[Format::kDecodeSteps][kVectors]) { Format::decode(nullptr, w); };
+
 // G groups at once (as many memory streams) against R rows, weights decoded in registers.
 template <class Format, int G, int R>
 static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t first_row) {
@@ -285,16 +301,26 @@ static void linear_direct(const LinearTile& t, std::int64_t group, std::int64_t 
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g) {
         prefetch(codes[g] + ahead);
+        if constexpr (R == 1 && decodes_chunks<Format>) {
+          vf w[Format::kDecodeSteps][kVectors];
+          Format::decode(codes[g], w);
 #pragma GCC unroll 8
-        for (int s = 0; s < Format::kDecodeSteps; ++s) {
-          vf w[kVectors];
-          for (int v = 0; v < kVectors; ++v)
-            w[v] = pinned(Format::weight(codes[g], s, v));
-#pragma GCC unroll 6
-          for (int r = 0; r < R; ++r)
+          for (int s = 0; s < Format::kDecodeSteps; ++s)
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v)
-              partial[g][r][v] = Format::mac(partial[g][r][v], w[v], x[r][step + s]);
+              partial[g][0][v] = Format::mac(partial[g][0][v], w[s][v], x[0][step + s]);
+        } else {
+#pragma GCC unroll 8
+          for (int s = 0; s < Format::kDecodeSteps; ++s) {
+            vf w[kVectors];
+            for (int v = 0; v < kVectors; ++v)
+              w[v] = pinned(Format::weight(codes[g], s, v));
+#pragma GCC unroll 6
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+              for (int v = 0; v < kVectors; ++v)
+                partial[g][r][v] = Format::mac(partial[g][r][v], w[v], x[r][step + s]);
+          }
         }
         codes[g] += Format::kDecodeBytes;
       }
