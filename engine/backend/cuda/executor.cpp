@@ -160,7 +160,7 @@ void Executor::launch_all(const StepBounds& bounds) {
 }
 
 Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
-  const cudaStream_t stream = device_->stream();
+  cudaStream_t stream = device_->stream();
   cudaGraph_t captured = nullptr;
   cudaGraphExec_t graph = nullptr;
   device_->note(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "captured a step");
@@ -181,7 +181,7 @@ Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
 
 Result<bool> Executor::replay(const StepBounds& tier) {
   if (graphs_.find(tier) == nullptr) {
-    DI_ASSIGN(cudaGraphExec_t const graph, capture(tier));
+    DI_ASSIGN(cudaGraphExec_t graph, capture(tier));
     if (graph == nullptr) {
       graphs_.clear();  // what they held may be enough for the next
       return false;
