@@ -23,12 +23,11 @@ constexpr std::int64_t kLongPrompt = kPromptBlocks * state::kBlockTokens;
 constexpr std::int64_t kHit = kLongPrompt - state::kBlockTokens;
 constexpr int kTtftSamples = 5;
 
-constexpr int kBatchSamples = 3;
+constexpr int kBatchSamples = 5;
 constexpr int kBatches[] = {1, 4, 16, 64};
 constexpr int kHostSequences = 16;
 constexpr double kLimitHostPercent = 2;
-constexpr int kProbesAtStart = 20;
-constexpr double kQuiet = 0.9;  // of the best probe: a sample with less before or after it does not count
+constexpr int kProbesAtStart = 5;  // touch the buffer for the first time
 constexpr std::size_t kLeastProbeBytes = std::size_t{8} << 20;
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
@@ -227,62 +226,79 @@ Result<Decoding> decode_together(const Served& served, int sequences, Lengths le
   return decoding;
 }
 
-// What the machine gives, looked at around every sample.
-class Limits {
+// What the machine gives at one moment.
+struct Speeds {
+  double read = 0;          // bytes a second
+  double multiply_add = 0;  // multiply-adds a second
+};
+
+// Looks at what the machine gives with the threads, the kernel set and the bytes of weights of a bench.
+class SpeedProbe {
  public:
-  static Result<std::unique_ptr<Limits>> create(const Options& options, double weight_bytes) {
-    auto limits = std::unique_ptr<Limits>(new Limits);
-    DI_ASSIGN(limits->set_, backend::cpu::choose(options.kernels));
-    limits->parallel_ = std::make_unique<backend::Parallel>(ThreadPoolOptions{.threads = options.threads});
+  static Result<SpeedProbe> create(const Options& options, double weight_bytes) {
+    SpeedProbe probe;
+    DI_ASSIGN(probe.set_, backend::cpu::choose(options.kernels));
+    probe.parallel_ = std::make_unique<backend::Parallel>(ThreadPoolOptions{.threads = options.threads});
     // Weights that fit a cache are read from there, so the probe's buffer is as large as they are.
-    limits->bytes_ = std::max(kLeastProbeBytes, static_cast<std::size_t>(weight_bytes));
-    DI_ASSIGN(MachineProbe probe, MachineProbe::create(*limits->parallel_, *limits->set_, limits->bytes_));
-    limits->probe_ = std::make_unique<MachineProbe>(std::move(probe));
+    probe.bytes_ = std::max(kLeastProbeBytes, static_cast<std::size_t>(weight_bytes));
+    DI_ASSIGN(MachineProbe machine, MachineProbe::create(*probe.parallel_, *probe.set_, probe.bytes_));
+    probe.machine_ = std::make_unique<MachineProbe>(std::move(machine));
     for (int i = 0; i < kProbesAtStart; ++i)
-      limits->look();
-    return limits;
+      probe.look();
+    return probe;
   }
 
-  // Whether the machine is as fast now as at its best.
-  bool look() {
-    const double read = probe_->read();
-    const double multiply =
-        probe_->multiply_add(set_->has_bf16 ? backend::cpu::Operand::kBf16 : backend::cpu::Operand::kF32);
-    best_read_ = std::max(best_read_, read);
-    best_multiply_add_ = std::max(best_multiply_add_, multiply);
-    return read >= kQuiet * best_read_ && multiply >= kQuiet * best_multiply_add_;
+  Speeds look() {
+    return {machine_->read(), machine_->multiply_add(set_->has_bf16 ? backend::cpu::Operand::kBf16
+                                                                    : backend::cpu::Operand::kF32)};
   }
-  double read() const { return best_read_; }
-  double multiply_add() const { return best_multiply_add_; }
-  std::string text() const {
-    return fmt::format("best read of {:.0f} MB {:.1f} GB/s, best {} multiply-add {:.0f} GFLOP/s",
-                       static_cast<double>(bytes_) / 1e6, best_read_ / 1e9, set_->has_bf16 ? "bf16" : "f32",
-                       2 * best_multiply_add_ / 1e9);
+  std::string text(const Speeds& speeds) const {
+    return fmt::format("read of {:.0f} MB {:.1f} GB/s, {} multiply-add {:.0f} GFLOP/s",
+                       static_cast<double>(bytes_) / 1e6, speeds.read / 1e9, set_->has_bf16 ? "bf16" : "f32",
+                       2 * speeds.multiply_add / 1e9);
   }
 
  private:
   std::unique_ptr<backend::Parallel> parallel_;
   const backend::cpu::KernelSet* set_ = nullptr;
   std::size_t bytes_ = 0;
-  std::unique_ptr<MachineProbe> probe_;
-  double best_read_ = 0;
-  double best_multiply_add_ = 0;
+  std::unique_ptr<MachineProbe> machine_;
 };
 
-Result<std::vector<double>> batch_periods(const Served& served, Limits& limits, int batch, Lengths lengths,
-                                          int samples, std::size_t& quiet) {
+// A step of some rows: what it reads and multiplies, and how fast that could go.
+struct StepWork {
+  double bytes = 0;
+  double multiplies = 0;
+  double read_seconds(const Speeds& speeds) const { return bytes / speeds.read; }
+  double multiply_seconds(const Speeds& speeds) const { return multiplies / speeds.multiply_add; }
+  double seconds(const Speeds& speeds) const {
+    return std::max(read_seconds(speeds), multiply_seconds(speeds));
+  }
+};
+
+struct BatchSample {
+  double period = 0;  // seconds from step to step
+  Speeds speeds;      // the better of the probes right before and right after it
+  double share(const StepWork& work) const { return work.seconds(speeds) / period; }
+};
+
+// By share of the limit, the least first. A shared machine's speed halves and doubles within a run, so each sample is
+// held against its own neighbours.
+Result<std::vector<BatchSample>> batch_samples(const Served& served, SpeedProbe& probe, int batch,
+                                               Lengths lengths, int samples, const StepWork& work) {
   std::mt19937 random(static_cast<std::uint32_t>(batch));
-  std::vector<double> counted, all;
-  bool before = limits.look();
+  std::vector<BatchSample> taken;
+  Speeds before = probe.look();
   for (int i = 0; i < samples; ++i) {
     DI_ASSIGN(const Decoding decoding, decode_together(served, batch, lengths, random));
-    const bool after = limits.look();
-    all.push_back(median(decoding.periods));
-    if (before && after) counted.push_back(all.back());
+    const Speeds after = probe.look();
+    taken.push_back({median(decoding.periods),
+                     {std::max(before.read, after.read), std::max(before.multiply_add, after.multiply_add)}});
     before = after;
   }
-  quiet = counted.size();
-  return counted.empty() ? all : counted;
+  std::sort(taken.begin(), taken.end(),
+            [&](const BatchSample& a, const BatchSample& b) { return a.share(work) < b.share(work); });
+  return taken;
 }
 
 constexpr Shape kBatchShape = {.sequences = *std::max_element(std::begin(kBatches), std::end(kBatches)),
@@ -291,43 +307,35 @@ constexpr Shape kBatchShape = {.sequences = *std::max_element(std::begin(kBatche
 Result<void> batching_rows(const std::string& label, const Served& served, Lengths lengths,
                            const Options& options, std::vector<Row>& rows) {
   const int samples = options.samples > 0 ? options.samples : kBatchSamples;
-  const ForwardWork work(*served.graph, served.config.experts_per_token);
-  DI_ASSIGN(const auto limits, Limits::create(options, work.weight_bytes(kBatchShape.sequences)));
+  const ForwardWork forward(*served.graph, served.config.experts_per_token);
+  DI_ASSIGN(auto probe, SpeedProbe::create(options, forward.weight_bytes(kBatchShape.sequences)));
   const std::int64_t middle = lengths.prompt + lengths.answer / 2;
   double multiplies = 0;
   for (const WorkRows each : {WorkRows::kTokens, WorkRows::kDecoder, WorkRows::kLogits})
-    multiplies += work.matrices(each) + work.attention(each, middle);
+    multiplies += forward.matrices(each) + forward.attention(each, middle);
 
-  struct Measured {
-    int batch = 0;
-    std::vector<double> periods;
-    std::size_t quiet = 0;
-  };
-  std::vector<Measured> measured;
-  for (const int batch : kBatches) {
-    Measured one{batch, {}, 0};
-    DI_ASSIGN(one.periods, batch_periods(served, *limits, batch, lengths, samples, one.quiet));
-    measured.push_back(std::move(one));
+  for (std::size_t i = 0; i < std::size(kBatches); ++i) {
+    const int batch = kBatches[i];
+    const StepWork work{forward.weight_bytes(batch), batch * multiplies};
+    DI_ASSIGN(const auto taken, batch_samples(served, probe, batch, lengths, samples, work));
+    const BatchSample& middle_one = taken[taken.size() / 2];
+    const double read_ms = 1e3 * work.read_seconds(middle_one.speeds);
+    const double multiply_ms = 1e3 * work.multiply_seconds(middle_one.speeds);
+    rows.push_back(
+        {fmt::format("batching {} {}", label, batch), batch / middle_one.period, "tokens/s",
+         batch / work.seconds(middle_one.speeds),
+         fmt::format("{:.2f} ms a step; bound by {}: {:.1f} MB of weights in {:.2f} ms, {:.1f} M "
+                     "multiply-adds a token in {:.2f} ms; prompts of {} and answers of {} tokens; the sample "
+                     "with the median share of {} ({:.0f} to {:.0f} %), beside the better of its two probes: "
+                     "{}; {}",
+                     1e3 * middle_one.period, read_ms > multiply_ms ? "bytes" : "arithmetic",
+                     work.bytes / 1e6, read_ms, multiplies / 1e6, multiply_ms, lengths.prompt, lengths.answer,
+                     taken.size(), 100 * taken.front().share(work), 100 * taken.back().share(work),
+                     probe.text(middle_one.speeds), served.machine())});
     if (options.progress) {
       options.progress("batching " + label,
-                       static_cast<double>(measured.size()) / static_cast<double>(std::size(kBatches)));
+                       static_cast<double>(i + 1) / static_cast<double>(std::size(kBatches)));
     }
-  }
-  // Limits come from the best probes of the whole run, so they are taken last.
-  for (const Measured& one : measured) {
-    const double read_seconds = work.weight_bytes(one.batch) / limits->read();
-    const double multiply_seconds = one.batch * multiplies / limits->multiply_add();
-    const double period = median(one.periods);
-    rows.push_back(
-        {fmt::format("batching {} {}", label, one.batch), one.batch / period, "tokens/s",
-         one.batch / std::max(read_seconds, multiply_seconds),
-         fmt::format("{:.2f} ms a step; bound by {}: {:.1f} MB of weights in {:.2f} ms, {:.1f} M "
-                     "multiply-adds a token in {:.2f} ms; prompts of {} and answers of {} tokens, median of "
-                     "{} samples, {} of {} between probes within {:.0f} % of the best; {}; {}",
-                     1e3 * period, read_seconds > multiply_seconds ? "bytes" : "arithmetic",
-                     work.weight_bytes(one.batch) / 1e6, 1e3 * read_seconds, multiplies / 1e6,
-                     1e3 * multiply_seconds, lengths.prompt, lengths.answer, one.periods.size(), one.quiet,
-                     samples, 100 * (1 - kQuiet), limits->text(), served.machine())});
   }
   return {};
 }
@@ -347,7 +355,7 @@ Result<std::vector<Row>> run_prefix_ttft(const std::filesystem::path& model_dire
 }
 
 Result<std::vector<Row>> run_batching(const std::filesystem::path& model_directory, const Options& options) {
-  constexpr Lengths kOfRealWidths = {.prompt = 16, .answer = 12};  // a step of 64 takes seconds
+  constexpr Lengths kOfRealWidths = {.prompt = 4, .answer = 9};  // a step of 64 takes seconds
   std::vector<Row> rows;
   for (const Family family : {Family::kV4, Family::kV41}) {
     DI_ASSIGN(const Served served, Served::open(family, options, kBatchShape));
