@@ -19,10 +19,6 @@ using graph::ValueId;
 
 namespace {
 
-// There are kernels for all; those of row chains, block writes and rotations inside attention have not been run yet.
-constexpr graph::FusionSet kFusions =
-    (graph::Fusion::kLinears | graph::Fusion::kHcSite) | (graph::Fusion::kGate | graph::Fusion::kExperts);
-
 int element_bytes(graph::ElementType type) {
   return type == graph::ElementType::kBf16 ? 2 : 4;
 }
@@ -49,8 +45,9 @@ Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<Device> de
                                                       const StepLimits& limits,
                                                       std::shared_ptr<const AllocatedMemory> state) {
   device->use();
-  std::unique_ptr<Executor> executor(new Executor(
-      device, std::make_shared<const graph::Graph>(graph::fuse(graph, kFusions)), registry, limits));
+  std::unique_ptr<Executor> executor(
+      new Executor(device, std::make_shared<const graph::Graph>(graph::fuse(graph, graph::kAllFusions)),
+                   registry, limits));
   if (state != nullptr) executor->step_.check_state(std::move(state), registry);
   DI_ASSIGN(executor->schedule_,
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](

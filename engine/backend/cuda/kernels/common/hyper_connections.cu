@@ -118,12 +118,14 @@ __global__ void hc_head_kernel(StepData step, int count, HcShape shape, HcSite s
 }
 
 __global__ void hc_first_kernel(StepData step, int count, int streams, float* pre) {
+  wait_for_inputs();
   const auto at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (at < step.counts[count] * streams) pre[at] = at % streams == 0 ? 1.0f : 0.0f;
 }
 
 __global__ void hc_collapse_kernel(StepData step, int count, HcShape shape, Values h, const float* pre,
                                    Values x) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   for (int d = static_cast<int>(threadIdx.x); d < shape.hidden; d += kThreads) {
@@ -137,6 +139,7 @@ __global__ void hc_collapse_kernel(StepData step, int count, HcShape shape, Valu
 
 __global__ void hc_expand_kernel(StepData step, int count, HcShape shape, Values y, Values h,
                                  const float* post, const float* comb, Values expanded) {
+  wait_for_inputs();
   constexpr int s = kMostStreams;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
@@ -203,20 +206,20 @@ void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site
 }
 
 void hc_first_pre(const StepData& step, RowSpace rows, int streams, float* pre, cudaStream_t stream) {
-  launch(hc_first_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * streams, kThreads)),
-         kThreads, 0, stream, step, rows.count, streams, pre);
+  launch_chained(hc_first_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * streams, kThreads)),
+                 kThreads, 0, stream, step, rows.count, streams, pre);
 }
 
 void hc_collapse(const StepData& step, RowSpace rows, HcShape shape, Values h, const float* pre, Values x,
                  cudaStream_t stream) {
-  launch(hc_collapse_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count,
-         shape, h, pre, x);
+  launch_chained(hc_collapse_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step,
+                 rows.count, shape, h, pre, x);
 }
 
 void hc_expand(const StepData& step, RowSpace rows, HcShape shape, Values y, Values h, const float* post,
                const float* comb, Values expanded, cudaStream_t stream) {
-  launch(hc_expand_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count,
-         shape, y, h, post, comb, expanded);
+  launch_chained(hc_expand_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step,
+                 rows.count, shape, y, h, post, comb, expanded);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/index_keys.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
 
 namespace deepinfer::backend::cuda {
 
@@ -39,6 +40,7 @@ __device__ void load_index_query(const IndexScores& index, int row, int lane,
 
 template <int kHeadTiles, bool kBf16Keys, bool kCandidates>
 __global__ void __launch_bounds__(kThreads) warp_kernel(__grid_constant__ const IndexScores index) {
+  wait_for_inputs();
   const int row = index.first_row + static_cast<int>(blockIdx.y);
   if (row >= index.step.counts[index.queries.count]) return;
   const IndexList list = index_list(index, row);
@@ -104,13 +106,13 @@ template <int kHeadTiles>
 void launch(const IndexScores& index, dim3 grid, cudaStream_t stream) {
   const bool plain = index.keys.shape.code == RecordCode::kBf16, candidates = index.candidates != nullptr;
   if (plain && candidates)
-    warp_kernel<kHeadTiles, true, true><<<grid, kThreads, 0, stream>>>(index);
+    launch_chained(warp_kernel<kHeadTiles, true, true>, grid, kThreads, 0, stream, index);
   else if (plain)
-    warp_kernel<kHeadTiles, true, false><<<grid, kThreads, 0, stream>>>(index);
+    launch_chained(warp_kernel<kHeadTiles, true, false>, grid, kThreads, 0, stream, index);
   else if (candidates)
-    warp_kernel<kHeadTiles, false, true><<<grid, kThreads, 0, stream>>>(index);
+    launch_chained(warp_kernel<kHeadTiles, false, true>, grid, kThreads, 0, stream, index);
   else
-    warp_kernel<kHeadTiles, false, false><<<grid, kThreads, 0, stream>>>(index);
+    launch_chained(warp_kernel<kHeadTiles, false, false>, grid, kThreads, 0, stream, index);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ constexpr int kThreads = 128;
 constexpr int kRopeVectors = 4;  // of a block
 
 __global__ void angles_kernel(StepData step, const float* frequencies, int pairs, Angle* angles) {
+  wait_for_inputs();
   const auto at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (at >= step.counts[kTokenCount] * pairs) return;
   angles[at] = angle_at(static_cast<float>(step.positions[at / pairs]), frequencies[at % pairs]);
@@ -43,6 +44,7 @@ __global__ void rope_kernel(StepData step, RowSpace rows, int group_list, Rotati
 
 __global__ void hadamard_kernel(StepData step, int count, Values v, int size, Values y) {
   __shared__ float values[512];
+  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * size / v.columns;
   if (row >= step.counts[count]) return;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * size;
@@ -156,8 +158,8 @@ __global__ void compressor_kernel(StepData step, RecordPlace ring, Values u, Val
 
 void rope_angles(const StepData& step, RowSpace rows, const float* frequencies, int pairs, Angle* angles,
                  cudaStream_t stream) {
-  launch(angles_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * pairs, 128)), 128, 0, stream,
-         step, frequencies, pairs, angles);
+  launch_chained(angles_kernel, dim3(blocks_for(static_cast<std::int64_t>(rows.most) * pairs, 128)), 128, 0,
+                 stream, step, frequencies, pairs, angles);
 }
 
 void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int vectors, Values y,
@@ -167,8 +169,8 @@ void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int 
 }
 
 void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y, cudaStream_t stream) {
-  launch(hadamard_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / size))), kThreads, 0, stream,
-         step, rows.count, v, size, y);
+  launch_chained(hadamard_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / size))), kThreads, 0,
+                 stream, step, rows.count, v, size, y);
 }
 
 void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y,

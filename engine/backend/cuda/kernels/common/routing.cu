@@ -74,6 +74,7 @@ __device__ void choose(const StepData& step, const RowSpace& rows, const Gate& g
 
 __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
                             float* weights) {
+  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (row >= step.counts[rows.count]) return;
   choose(step, rows, gate, s + row * gate.experts, row, static_cast<int>(threadIdx.x) % 32, ids, weights);
@@ -95,6 +96,7 @@ __global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const
 
 __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table,
                             const float* s, std::int32_t* ids, float* weights) {
+  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= step.counts[rows.count]) return;
@@ -108,6 +110,7 @@ __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::
 // One warp an expert.
 __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                              std::int32_t* counts) {
+  wait_for_inputs();
   const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (expert >= experts) return;
@@ -120,6 +123,7 @@ __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, 
 
 __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                              Assignment assignment) {
+  wait_for_inputs();
   const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (expert >= experts) return;
@@ -255,14 +259,14 @@ void router_scores(const StepData& step, RowSpace rows, const float* z, int expe
 
 void gate_top_k(const StepData& step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
                 float* weights, cudaStream_t stream) {
-  launch(gate_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate, s, ids,
-         weights);
+  launch_chained(gate_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate,
+                 s, ids, weights);
 }
 
 void hash_route(const StepData& step, RowSpace rows, Gate gate, const std::int32_t* table, const float* s,
                 std::int32_t* ids, float* weights, cudaStream_t stream) {
-  launch(hash_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate, table, s,
-         ids, weights);
+  launch_chained(hash_kernel, dim3(blocks_for(rows.most, kWarps)), kWarps * 32, 0, stream, step, rows, gate,
+                 table, s, ids, weights);
 }
 
 void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids, int experts, int top_k,
@@ -273,9 +277,10 @@ void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids
     return;
   }
   const dim3 grid(blocks_for(experts, kWarps));
-  launch(count_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k,
-         assignment.counts);
-  launch(place_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k, assignment);
+  launch_chained(count_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k,
+                 assignment.counts);
+  launch_chained(place_kernel, grid, kWarps * 32, 0, stream, step, rows.count, ids, experts, top_k,
+                 assignment);
 }
 
 void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g,

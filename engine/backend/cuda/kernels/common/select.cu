@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/device.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/select.h"
 
 namespace deepinfer::backend::cuda {
@@ -264,6 +265,7 @@ __device__ void take_all(const Values& values, std::int32_t* out, int columns) {
 }
 
 __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ const Selection selection) {
+  wait_for_inputs();
   extern __shared__ __align__(16) std::uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
   groups::cluster_group cluster = groups::this_cluster();
@@ -344,17 +346,19 @@ cudaError_t launch_selection(const Selection& selection, int multiprocessors, cu
   while (blocks < kMostBlocks && values > static_cast<std::int64_t>(blocks) * kChunk &&
          blocks * selection.row_count < multiprocessors)
     blocks *= 2;
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(blocks);
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks * selection.row_count));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sizeof(Shared);
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, selection_kernel, selection);
 }
 

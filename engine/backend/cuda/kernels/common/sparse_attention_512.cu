@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/attention_keys.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/sparse_attention.h"
 
 namespace deepinfer::backend::cuda {
@@ -110,6 +111,7 @@ __device__ void load_tile(const SparseAttention& attention, const KeyList& list,
 
 template <int kHeadTiles>
 __global__ void __launch_bounds__(kThreads) logits_kernel(__grid_constant__ const Split split) {
+  wait_for_inputs();
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ float bias[kKeyTile];
   const SparseAttention& attention = split.attention;
@@ -194,6 +196,7 @@ __device__ inline void weigh_tile(const float4 (&logits)[kKeyColumns], RunningSu
 
 template <int kHeadTiles>
 __global__ void __launch_bounds__(kThreads) values_kernel(__grid_constant__ const Split split) {
+  wait_for_inputs();
   __shared__ __align__(1024) std::uint8_t values[2][kPanelBytes];
   const SparseAttention& attention = split.attention;
   const int row = split.first_row + static_cast<int>(blockIdx.y);
@@ -299,7 +302,7 @@ __global__ void __launch_bounds__(kThreads) values_kernel(__grid_constant__ cons
 }
 
 template <int kHeadTiles>
-cudaError_t launch(Split split, int queries, cudaStream_t stream) {
+cudaError_t launch_both(Split split, int queries, cudaStream_t stream) {
   const int shared = kTileBytes + kHeadTiles * 16 * kAttentionChannels * 2;
   cudaError_t error =
       cudaFuncSetAttribute(logits_kernel<kHeadTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -310,9 +313,9 @@ cudaError_t launch(Split split, int queries, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(partition.logit_blocks);
   for (split.first_row = 0; split.first_row < most; split.first_row += queries) {
     const auto rows = static_cast<unsigned>(std::min(queries, most - split.first_row));
-    logits_kernel<kHeadTiles><<<dim3(blocks, rows, groups), kThreads, shared, stream>>>(split);
-    values_kernel<kHeadTiles>
-        <<<dim3(kAttentionChannels / kPanelChannels, rows, groups), kThreads, 0, stream>>>(split);
+    launch_chained(logits_kernel<kHeadTiles>, dim3(blocks, rows, groups), kThreads, shared, stream, split);
+    launch_chained(values_kernel<kHeadTiles>, dim3(kAttentionChannels / kPanelChannels, rows, groups),
+                   kThreads, 0, stream, split);
   }
   return cudaGetLastError();
 }
@@ -333,9 +336,9 @@ cudaError_t launch_split_attention(const SparseAttention& attention, void* works
   split.tiles = partition.tiles;
   split.factor = attention.scale * kKeyUnit * kLogTwoE;
   switch (partition.head_tiles) {
-    case 4: return launch<4>(split, static_cast<int>(queries), stream);
-    case 2: return launch<2>(split, static_cast<int>(queries), stream);
-    default: return launch<1>(split, static_cast<int>(queries), stream);
+    case 4: return launch_both<4>(split, static_cast<int>(queries), stream);
+    case 2: return launch_both<2>(split, static_cast<int>(queries), stream);
+    default: return launch_both<1>(split, static_cast<int>(queries), stream);
   }
 }
 

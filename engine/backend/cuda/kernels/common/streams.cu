@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void embed_kernel(StepData step, PlainMatrix table, Values x) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[kTokenCount]) return;
   const int given = step.embed_of[row];
@@ -21,6 +22,7 @@ __global__ void embed_kernel(StepData step, PlainMatrix table, Values x) {
 }
 
 __global__ void broadcast_kernel(StepData step, int count, Values x, int streams, Values h) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   for (std::int64_t c = threadIdx.x; c < x.columns; c += kThreads) {
@@ -32,6 +34,7 @@ __global__ void broadcast_kernel(StepData step, int count, Values x, int streams
 
 __global__ void gather_kernel(StepData step, RowSpace rows, RowAxis from_axis, const std::uint32_t* from,
                               std::uint32_t* to, int words) {
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[rows.count]) return;
   std::int64_t source = row;
@@ -45,6 +48,7 @@ __global__ void gather_kernel(StepData step, RowSpace rows, RowAxis from_axis, c
 constexpr std::int32_t kImageFlag = 1 << 30;  // state::kImageFlag
 
 __global__ void history_kernel(StepData step, RecordPlace place) {
+  wait_for_inputs();
   if (static_cast<int>(blockIdx.x) >= step.counts[kSequenceCount]) return;
   const SequenceData sequence = step.sequences[blockIdx.x];
   const int first = max(0, sequence.tokens - place.rows);
@@ -74,6 +78,7 @@ __global__ void rms_norm_kernel(StepData step, int count, Values x, const float*
 // --- Engram
 
 __global__ void engram_rows_kernel(StepData step, EngramTable table, RecordPlace history, std::int32_t* out) {
+  wait_for_inputs();
   const auto row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row >= step.counts[kTokenCount]) return;
   const SequenceData sequence = step.sequences[step.sequence_of[row]];
@@ -113,6 +118,7 @@ __global__ void engram_rows_kernel(StepData step, EngramTable table, RecordPlace
 
 __global__ void engram_gather_kernel(StepData step, int count, PlainMatrix table, const std::int32_t* indices,
                                      int columns, Values out) {
+  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / columns;
   if (row >= step.counts[count]) return;
   const std::int64_t index = indices[blockIdx.x];
@@ -123,6 +129,7 @@ __global__ void engram_gather_kernel(StepData step, int count, PlainMatrix table
 __global__ void engram_mix_kernel(StepData step, RowSpace rows, HcShape shape, const float* q_weight,
                                   const float* k_weight, float eps, Values h, Values kv, Values mixed) {
   __shared__ double scratch[kThreads / 32];
+  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / shape.streams;
   const int stream = static_cast<int>(blockIdx.x) % shape.streams;
   if (row >= step.counts[rows.count]) return;
@@ -153,23 +160,23 @@ __global__ void engram_mix_kernel(StepData step, RowSpace rows, HcShape shape, c
 }  // namespace
 
 void embed(const StepData& step, RowSpace rows, PlainMatrix table, Values x, cudaStream_t stream) {
-  launch(embed_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, table, x);
+  launch_chained(embed_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, table, x);
 }
 
 void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h,
                        cudaStream_t stream) {
-  launch(broadcast_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows.count, x,
-         streams, h);
+  launch_chained(broadcast_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step,
+                 rows.count, x, streams, h);
 }
 
 void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to,
                  int words, cudaStream_t stream) {
-  launch(gather_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows, from_axis,
-         static_cast<const std::uint32_t*>(from), static_cast<std::uint32_t*>(to), words);
+  launch_chained(gather_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows,
+                 from_axis, static_cast<const std::uint32_t*>(from), static_cast<std::uint32_t*>(to), words);
 }
 
 void write_history(const StepData& step, int sequences, RecordPlace place, cudaStream_t stream) {
-  launch(history_kernel, dim3(static_cast<unsigned>(sequences)), 32, 0, stream, step, place);
+  launch_chained(history_kernel, dim3(static_cast<unsigned>(sequences)), 32, 0, stream, step, place);
 }
 
 void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps,
@@ -180,19 +187,20 @@ void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight
 
 void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,
                  std::int32_t* out, cudaStream_t stream) {
-  launch(engram_rows_kernel, dim3(blocks_for(rows.most, 64)), 64, 0, stream, step, table, history, out);
+  launch_chained(engram_rows_kernel, dim3(blocks_for(rows.most, 64)), 64, 0, stream, step, table, history,
+                 out);
 }
 
 void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices,
                    int columns, Values out, cudaStream_t stream) {
-  launch(engram_gather_kernel, dim3(static_cast<unsigned>(rows.most * columns)), 128, 0, stream, step,
-         rows.count, table, indices, columns, out);
+  launch_chained(engram_gather_kernel, dim3(static_cast<unsigned>(rows.most * columns)), 128, 0, stream, step,
+                 rows.count, table, indices, columns, out);
 }
 
 void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight,
                 const float* k_weight, float eps, Values h, Values kv, Values mixed, cudaStream_t stream) {
-  launch(engram_mix_kernel, dim3(static_cast<unsigned>(rows.most * shape.streams)), kThreads, 0, stream, step,
-         rows, shape, q_weight, k_weight, eps, h, kv, mixed);
+  launch_chained(engram_mix_kernel, dim3(static_cast<unsigned>(rows.most * shape.streams)), kThreads, 0,
+                 stream, step, rows, shape, q_weight, k_weight, eps, h, kv, mixed);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "backend/cuda/kernels/common/experts.h"
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/swiglu.cuh"
 #include "backend/cuda/kernels/sm90/many_rows.cuh"
 #include "backend/cuda/kernels/sm90/tensor_map.h"
@@ -300,6 +301,7 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
   extern __shared__ std::uint8_t shared[];
   Ring<Layout> ring(shared_address(shared));
   if (threadIdx.x == 0) ring.initialise(1 + kGroupThreads);
+  wait_for_inputs();
   const ExpertPairs& pairs = plan.experts.pairs;
   for (int i = threadIdx.x; i <= pairs.experts; i += kManyRowsThreads)
     store_shared_int(ring.extra() + 4 * i, pairs.first[i]);
@@ -321,7 +323,8 @@ cudaError_t launch(const typename Form::Plan& plan, cudaStream_t stream) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(experts_many<Form, kCode>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
-  experts_many<Form, kCode><<<plan.blocks, kManyRowsThreads, kBytes, stream>>>(plan);
+  launch_chained(experts_many<Form, kCode>, dim3(static_cast<unsigned>(plan.blocks)), kManyRowsThreads,
+                 kBytes, stream, plan);
   return cudaGetLastError();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/index_keys.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/sm90/warpgroup.cuh"
 
 namespace deepinfer::backend::cuda {
@@ -168,6 +169,7 @@ struct Scorer {
 
 template <int kHeads, int kQueries, bool kCandidates>
 __global__ void __launch_bounds__(kThreads) scores_kernel(__grid_constant__ const IndexScores index) {
+  wait_for_inputs();
 #if DEEPINFER_WARPGROUP
   extern __shared__ __align__(1024) std::uint8_t shared[];
   constexpr int kOperandBytes = kHeads * kQueries * kIndexChannels * 2;
@@ -214,7 +216,7 @@ cudaError_t launch(const IndexScores& index, int blocks_of_device, cudaStream_t 
       (index.most_entries + kKeysOfTile * kWarpgroups - 1) / (kKeysOfTile * kWarpgroups);
   const std::int64_t parts = std::max<std::int64_t>(blocks_of_device / groups, 2);
   const dim3 grid(static_cast<unsigned>(std::min(useful, parts)), static_cast<unsigned>(groups));
-  scores_kernel<kHeads, kQueries, kCandidates><<<grid, kThreads, kBytes, stream>>>(index);
+  launch_chained(scores_kernel<kHeads, kQueries, kCandidates>, grid, kThreads, kBytes, stream, index);
   return cudaGetLastError();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/sm90/many_rows.cuh"
 #include "backend/cuda/kernels/sm90/tensor_map.h"
 
@@ -153,6 +154,7 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
   Ring<Layout> ring(shared_address(shared));
   if (threadIdx.x == 0) ring.initialise(1);
   __syncthreads();
+  wait_for_inputs();
   const int rows = min(*linear.count, linear.most_rows);
   if (threadIdx.x >= kMultipliers * kGroupThreads) {
     give_registers<24>();
@@ -170,8 +172,8 @@ cudaError_t launch(const LinearManyPlan& plan, cudaStream_t stream) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(linear_many<kCode, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
-  linear_many<kCode, kRows>
-      <<<plan.blocks, kManyRowsThreads, kBytes, stream>>>(plan.linear, plan.x_map, plan.unit_map);
+  launch_chained(linear_many<kCode, kRows>, dim3(static_cast<unsigned>(plan.blocks)), kManyRowsThreads,
+                 kBytes, stream, plan.linear, plan.x_map, plan.unit_map);
   return cudaGetLastError();
 }
 

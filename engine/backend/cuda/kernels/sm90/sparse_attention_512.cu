@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/attention_keys.cuh"
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/sparse_attention.h"
 #include "backend/cuda/kernels/sm90/warpgroup.cuh"
 
@@ -505,6 +506,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused_kernel(__grid_constant__ co
   }
   warpgroup::publish_writes();
   __syncthreads();
+  wait_for_inputs();
   const int role = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (role < 2) {
@@ -535,7 +537,7 @@ cudaError_t launch_fused_attention(const SparseAttention& attention, int multipr
   fused.groups = (attention.heads + kHeadsOfBlock - 1) / kHeadsOfBlock;
   fused.factor = attention.scale * kKeyUnit * kLogTwoE;
   const int blocks = std::min(attention.queries.most * fused.groups, multiprocessors);
-  fused_kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(fused);
+  launch_chained(fused_kernel, dim3(static_cast<unsigned>(blocks)), kThreads, kSharedBytes, stream, fused);
   return cudaGetLastError();
 }
 
