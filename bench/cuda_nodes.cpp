@@ -47,8 +47,11 @@ std::string kind_of(const graph::Graph& graph, const graph::Node& node) {
     add(node);
   }
   const auto& named = node.outputs.empty() ? node.inputs : node.outputs;
-  if (!named.empty()) kind += ": " + graph.values[static_cast<std::size_t>(named.back())].name;
-  return kind;
+  if (named.empty()) return kind;
+  // Names of values begin with their layer: "layer 3 FFN".
+  std::string_view name = graph.values[static_cast<std::size_t>(named.back())].name;
+  if (name.starts_with("layer ")) name = name.substr(std::min(name.find(' ', 6), name.size() - 1) + 1);
+  return kind + ": " + std::string(name.substr(0, name.find(" #")));
 }
 
 struct Sum {
@@ -79,6 +82,7 @@ Result<void> nodes_of(CudaSteps& steps, const std::string& family, const Point& 
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   for (const auto& [kind, sum] : sorted) {
+    if (sum.work.bytes + sum.work.multiplies <= 0) continue;  // lists that need no work at this size
     const bool by_bytes = sum.work.bytes / read_roof >= sum.work.multiplies / kMultiplyRoof;
     const double amount = by_bytes ? sum.work.bytes : sum.work.multiplies;
     rows.push_back(

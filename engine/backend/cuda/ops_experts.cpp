@@ -102,16 +102,16 @@ Result<DeviceOp> hash_op(const Prepare& prepare, const Node& node) {
 
 // Places of an assignment in scratch memory, counted in 4-byte words.
 std::size_t assignment_words(int experts, std::int64_t pairs) {
-  return static_cast<std::size_t>(3 * experts + 2 + pairs);
+  return static_cast<std::size_t>(2 * experts + 2 + most_passes(experts, pairs) + pairs);
 }
-Assignment assignment_in(const Scratch& scratch, int experts) {
+Assignment assignment_in(const Scratch& scratch, int experts, std::int64_t pairs) {
   auto* const words = scratch.at<std::int32_t>();
   Assignment assignment;
   assignment.counts = words;
   assignment.first = words + experts;
-  assignment.active = words + 2 * experts + 1;
-  assignment.active_count = words + 3 * experts + 1;
-  assignment.slots = words + 3 * experts + 2;
+  assignment.active_count = words + 2 * experts + 1;
+  assignment.active = words + 2 * experts + 2;
+  assignment.slots = assignment.active + most_passes(experts, pairs);
   return assignment;
 }
 
@@ -126,7 +126,8 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
   const graph::Weight& first = prepare.weights.weight(node.weights[0]);
   const auto experts = static_cast<int>(first.parts.size());
   const StepBuffers* const step = &prepare.step;
-  if (prepare.wide() || !prepare.weights.packable(node.weights[0]) || first.k % 2 != 0) {
+  if (prepare.wide() || !prepare.weights.packable(node.weights[0]) || first.k % 2 != 0 ||
+      !experts_fit(first.k)) {
     constexpr std::int64_t kMostPairs = 65535;  // the second dimension of a grid
     if (prepare.most_rows(node.inputs[1]) * top_k > kMostPairs)
       return make_error(
@@ -152,13 +153,14 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
     DI_ASSIGN(parts[i].weight, prepare.weights.packed(node.weights[i]));
     parts[i].out = prepare.values(node.outputs[i]);
   }
-  prepare.want_scratch(assignment_words(experts, prepare.most_rows(node.inputs[1]) * top_k) *
-                       sizeof(std::int32_t));
-  return DeviceOp([=, scratch = prepare.scratch,
+  const std::int64_t pairs = prepare.most_rows(node.inputs[1]) * top_k;
+  prepare.want_scratch(assignment_words(experts, pairs) * sizeof(std::int32_t));
+  return DeviceOp([=, scratch = prepare.scratch, device = prepare.device,
                    count = static_cast<int>(node.weights.size())](const Launch& launch) {
-    const Assignment assignment = assignment_in(*scratch, experts);
+    const Assignment assignment = assignment_in(*scratch, experts, pairs);
     assign_experts(step->data(), launch.sized(rows), ids, experts, top_k, assignment, launch.stream);
-    experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment, launch.stream);
+    experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment,
+                device->multiprocessors(), launch.stream);
   });
 }
 
@@ -206,12 +208,14 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
             fmt::format("cannot compile: '{}' is read from inside the fused experts of layer {}",
                         prepare.value(id).name, node.layer));
   for (const graph::WeightId id : {gate_up.weights[0], gate_up.weights[1], down.weights[0]})
-    if (!prepare.weights.packable(id) || prepare.weights.weight(id).k % 2 != 0)
+    if (!prepare.weights.packable(id) || prepare.weights.weight(id).k % 2 != 0 ||
+        !experts_fit(prepare.weights.weight(id).k))
       return make_error(
           ErrorKind::kUnsupported,
           fmt::format(
-              "cannot compile {}: the cuda backend takes experts in FP4, FP8 or bf16 of an even width",
-              prepare.weights.weight(id).name));
+              "cannot compile {} of {} columns: the cuda backend takes experts in FP4, FP8 or bf16 of an "
+              "even width that fits into shared memory",
+              prepare.weights.weight(id).name, prepare.weights.weight(id).k));
   const Values x = prepare.values(gate_up.inputs[0]);
   const std::int32_t* const ids = prepare.ints(gate_up.inputs[1]);
   const auto top_k = static_cast<int>(columns_of(prepare.value(gate_up.inputs[1])));
@@ -236,33 +240,34 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const Values shared = prepare.values(sum.inputs[2]), out = prepare.values(sum.outputs[0]);
   const ManyExperts many =
       prepare.device->hopper() ? plan_many(stacks, last, swiglu, x, top_k) : ManyExperts{};
-  return DeviceOp(
-      [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
-        const RowSpace sized = launch.sized(rows);
-        const Assignment assignment = assignment_in(*scratch, experts);
-        const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
-        std::array<StackPart, 2> first = stacks;
-        first[0].out = t;
-        StackPart second = last;
-        second.out = y;
-        assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
-        if (many.usable && has_many_pairs(sized.most, top_k, experts)) {
-          ExpertsGateUpPlan gate_up_plan = many.gate_up;
-          gate_up_plan.experts.pairs.first = assignment.first;
-          gate_up_plan.experts.pairs.slots = assignment.slots;
-          gate_up_plan.experts.t = t.data;
-          ExpertsDownPlan down_plan = many.down;
-          down_plan.experts.pairs = gate_up_plan.experts.pairs;
-          down_plan.experts.t = t.data;
-          down_plan.experts.y = y.data;
-          device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
-          device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
-        } else {
-          experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, launch.stream);
-          experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, launch.stream);
-        }
-        expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
-      });
+  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch,
+                   device = prepare.device](const Launch& launch) {
+    const RowSpace sized = launch.sized(rows);
+    const Assignment assignment = assignment_in(*scratch, experts, pairs);
+    const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
+    std::array<StackPart, 2> first = stacks;
+    first[0].out = t;
+    StackPart second = last;
+    second.out = y;
+    assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+    if (many.usable && has_many_pairs(sized.most, top_k, experts)) {
+      ExpertsGateUpPlan gate_up_plan = many.gate_up;
+      gate_up_plan.experts.pairs.first = assignment.first;
+      gate_up_plan.experts.pairs.slots = assignment.slots;
+      gate_up_plan.experts.t = t.data;
+      ExpertsDownPlan down_plan = many.down;
+      down_plan.experts.pairs = gate_up_plan.experts.pairs;
+      down_plan.experts.t = t.data;
+      down_plan.experts.y = y.data;
+      device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
+      device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
+    } else {
+      experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, device->multiprocessors(),
+                  launch.stream);
+      experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, device->multiprocessors(), launch.stream);
+    }
+    expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
+  });
 }
 
 Result<DeviceOp> swiglu_op(const Prepare& prepare, const Node& node) {

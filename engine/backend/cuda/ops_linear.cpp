@@ -77,7 +77,7 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
   return [=, step = &prepare.step, device = prepare.device](const Launch& launch) {
     const RowSpace sized = launch.sized(rows);
     if (many.empty() || !has_many_rows(sized.most)) {
-      linear_few(step->data(), sized, parts, x, launch.stream);
+      linear_few(step->data(), sized, parts, x, device->multiprocessors(), launch.stream);
       return;
     }
     for (const LinearManyPlan& plan : many)

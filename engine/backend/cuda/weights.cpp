@@ -163,7 +163,7 @@ Result<PackedStack> DeviceWeights::packed(WeightId id) {
   stack.matrix.code = packed_code(plain.code);
   stack.matrix.n = static_cast<int>(from.n);
   stack.matrix.k = static_cast<int>(from.k);
-  stack.matrix.k_padded = static_cast<int>((from.k + 63) / 64 * 64);
+  stack.matrix.k_padded = static_cast<int>((from.k + kChunk - 1) / kChunk * kChunk);
   const auto unit_bytes = static_cast<std::size_t>(stack.matrix.unit_bytes());
   const auto scale_bytes = static_cast<std::size_t>(stack.matrix.scale_bytes());
   DI_ASSIGN(std::byte* const units, keep(unit_bytes * from.parts.size()));

@@ -56,7 +56,7 @@ Packed pack_on_host(const Checkpoint& from) {
                                                       : PackedCode::kBf16;
   to.n = static_cast<int>(from.matrix.n);
   to.k = static_cast<int>(from.matrix.k);
-  to.k_padded = (to.k + 63) / 64 * 64;
+  to.k_padded = (to.k + kChunk - 1) / kChunk * kChunk;
   for (std::int64_t unit = 0; unit < to.unit_bytes() / kUnitBytes; ++unit)
     for (int lane = 0; lane < 32; ++lane) {
       const PackedWords words = packed_words(from.matrix, to, unit, lane);
@@ -84,7 +84,12 @@ std::uint32_t code_in(const Packed& packed, int row, int column) {
   switch (matrix.code) {
     case PackedCode::kBf16: return words[i] >> (16 * half) & 0xffffu;
     case PackedCode::kFp8: return words[2 * step + i / 2] >> (8 * (i % 2) + 16 * half) & 0xffu;
-    case PackedCode::kFp4: return words[step] >> (4 * i + 16 * half) & 15u;
+    case PackedCode::kFp4: {
+      std::uint32_t code = 0;
+      for (int bit = 0; bit < 4; ++bit)
+        code |= (words[step] >> (fp4_bit(i, bit) + 16 * half) & 1u) << bit;
+      return code;
+    }
   }
   return 0;
 }

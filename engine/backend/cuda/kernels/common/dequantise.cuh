@@ -18,6 +18,11 @@ __device__ inline std::uint32_t scale_factor(std::uint32_t byte) {
   return byte * 0x00800080u;
 }
 
+// The same of byte `at` of a word.
+__device__ inline std::uint32_t scale_factor_at(std::uint32_t word, int at) {
+  return __byte_perm(word, 0, 0x4040 + 0x101 * at) << 7;
+}
+
 // One k16 step of a kFp8 unit: `even` = [a0.lo a1.lo a0.hi a1.hi], `odd` = the same of a2, a3.
 // Code bits s eeee mmm are put to bf16's s 0000eeee mmm0000: the value times 2^-120.
 __device__ inline void fp8_step(std::uint32_t even, std::uint32_t odd, std::uint32_t factor,
@@ -34,14 +39,17 @@ __device__ inline void fp8_step(std::uint32_t even, std::uint32_t odd, std::uint
   a[3] = multiply_bf16x2(place_high(odd), factor);
 }
 
-// One k16 step of a kFp4 unit. Code bits s eem are put to s 000000ee m000000: the value times 2^-126.
+// One k16 step of a kFp4 unit: codes lie so that most registers need one shift and one mask (packed.h). Bits s eem are put to
+// s 000000ee m000000: the value times 2^-126.
 __device__ inline void fp4_step(std::uint32_t word, std::uint32_t factor_low_row,
                                 std::uint32_t factor_high_row, std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u;
-  a[0] = multiply_bf16x2(((word << 12) & kSign) | ((word << 6) & kMagnitude), factor_low_row);
-  a[1] = multiply_bf16x2(((word << 8) & kSign) | ((word << 2) & kMagnitude), factor_high_row);
-  a[2] = multiply_bf16x2(((word << 4) & kSign) | ((word >> 2) & kMagnitude), factor_low_row);
-  a[3] = multiply_bf16x2((word & kSign) | ((word >> 6) & kMagnitude), factor_high_row);
+  constexpr std::uint32_t kPlaces = 0x81c081c0u;
+  const std::uint32_t last =
+      ((word << 1) & 0x80008000u) | ((word >> 5) & 0x01000100u) | ((word >> 4) & 0x00c000c0u);
+  a[0] = multiply_bf16x2(word & kPlaces, factor_low_row);
+  a[1] = multiply_bf16x2((word << 3) & kPlaces, factor_high_row);
+  a[2] = multiply_bf16x2((word << 6) & kPlaces, factor_low_row);
+  a[3] = multiply_bf16x2(last, factor_high_row);
 }
 
 __device__ inline void mma_step(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

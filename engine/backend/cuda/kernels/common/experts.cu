@@ -1,139 +1,127 @@
 #include "backend/cuda/kernels/common/experts.h"
 
-#include "backend/cuda/kernels/common/chunk.cuh"
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/device.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/plain.cuh"
+#include "backend/cuda/kernels/common/swiglu.cuh"
+#include "backend/cuda/kernels/common/weight_stream.cuh"
 
 namespace deepinfer::backend::cuda {
 
 namespace {
 
-constexpr int kWarps = 8;
-
-// Products of one launch. With an activation, stacks 0 and 1 are gate and up, and what leaves is their SwiGLU.
+// Products of one launch: all of parts[0], or gate and up of which the SwiGLU leaves.
 struct StackPlan {
   StackPart parts[2];
-  int count;
   int share;
-  int tiles_each;  // tiles of 16 outputs a block
-  int blocks;      // of one part; with an activation of both
   Activation activation;
+  StreamShape shape;
 };
 
-// Block (x, y): tiles of the y-th active expert, all its row tiles one after the other.
-template <PackedCode kCode, int kRowTiles, bool kActivated>
-__global__ void __launch_bounds__(kWarps * 32, 2)
-    stack_kernel(StackPlan plan, Values x, Assignment assignment) {
-  extern __shared__ float partials[];
-  wait_for_inputs();
-  if (static_cast<int>(blockIdx.y) >= *assignment.active_count) return;
-  const int expert = assignment.active[blockIdx.y];
-  constexpr int kStacks = kActivated ? 2 : 1;
-  const int first_part = kActivated ? 0 : static_cast<int>(blockIdx.x) / plan.blocks;
-  const PackedMatrix& matrix = plan.parts[first_part].weight.matrix;
-  const int first_tile = static_cast<int>(blockIdx.x) % plan.blocks * plan.tiles_each;
-  const int tiles = min(plan.tiles_each, matrix.tiles() - first_tile);
-  const std::int64_t units_at = expert * matrix.unit_bytes(), scales_at = expert * matrix.scale_bytes();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
-  constexpr int kPartial = kTileOutputs * 8 * kRowTiles;
-  constexpr int kColumns = unit_columns(kCode);
-  const int of_stack = tiles * chunks, units = kStacks * of_stack;
-  const auto* input = static_cast<const __nv_bfloat16*>(x.data);
-  const auto columns_of = [&](int unit) { return min(kChunk, matrix.k_padded - unit % chunks * kChunk); };
-  const auto load = [&](ChunkWeights<kCode>& weights, int unit) {
-    const PackedMatrix& from = plan.parts[first_part + unit / of_stack].weight.matrix;
-    weights.load(matrix, from.units + units_at, from.scales + scales_at,
-                 first_tile + unit % of_stack / chunks, unit % chunks * (kChunk / kColumns),
-                 columns_of(unit) / kColumns, lane);
+constexpr int kWarps = 16;
+
+// Blocks take equal shares of the tiles of all passes.
+template <bool kActivated>
+struct ExpertSource {
+  static constexpr bool kKnownAhead = false;
+  const StackPlan& plan;
+  const Values& x;
+  const Assignment& assignment;
+  std::int64_t first_item = 0, last_item = 0;  // of the block, once it is known who is active
+
+  struct Place {
+    std::int64_t item = 0;
+    int expert = 0, first = 0, tiles = 0;
+    int row = -1, row_end = 0;  // pairs of the expert; row < 0: not looked at yet
   };
-  const int end = assignment.first[expert + 1];
-  for (int first_row = assignment.first[expert]; first_row < end; first_row += 8 * kRowTiles) {
-    ChunkWeights<kCode> weights;
-    if (warp < units) load(weights, warp);
-    const __nv_bfloat16* rows[kRowTiles];
+  __device__ const PackedMatrix& matrix() const { return plan.parts[0].weight.matrix; }
+  __device__ Place begin() const {
+    Place place;
+    place.item = first_item;
+    return place;
+  }
+  __device__ bool settle(Place& place) const {
+    if (place.item >= last_item) return false;
+    if (place.row >= 0) return true;
+    const std::int64_t tiles = matrix().tiles();
+    const std::int64_t active = place.item / tiles;
+    const std::int32_t entry = assignment.active[active];
+    place.expert = entry & ((1 << kPassShift) - 1);
+    place.first = static_cast<int>(place.item - active * tiles);
+    place.tiles = static_cast<int>(min(last_item, (active + 1) * tiles) - place.item);
+    place.row = assignment.first[place.expert] + (entry >> kPassShift) * kPassPairs;
+    place.row_end = min(assignment.first[place.expert + 1], place.row + kPassPairs);
+    return true;
+  }
+  __device__ void advance(Place& place) const {
+    place.row += plan.shape.rows;
+    if (place.row < place.row_end) return;
+    place.item += place.tiles;
+    place.row = -1;
+  }
+  __device__ StreamSegment segment(const Place& place) const {
+    StreamSegment segment;
+    segment.code = matrix().code;
+    segment.stacks = kActivated ? 2 : 1;
+    segment.tiles = place.tiles;
+    segment.k = matrix().k;
+    segment.k_padded = matrix().k_padded;
+    segment.rows = min(plan.shape.rows, place.row_end - place.row);
+    const std::int64_t first = static_cast<std::int64_t>(place.first) * matrix().units_of_tile();
 #pragma unroll
-    for (int j = 0; j < kRowTiles; ++j) {
-      const int at = first_row + j * 8 + lane / 4;
-      rows[j] = at < end ? input + static_cast<std::int64_t>(assignment.slots[at] / plan.share) * x.columns
-                         : nullptr;
+    for (int i = 0; i < (kActivated ? 2 : 1); ++i) {
+      const PackedMatrix& of = plan.parts[i].weight.matrix;
+      segment.units[i] = of.units + place.expert * of.unit_bytes() + first * kUnitBytes;
+      segment.scales[i] = of.scales + place.expert * of.scale_bytes() + first * unit_scale_bytes(of.code);
     }
-    for (int unit = warp; unit < units; unit += kWarps) {
-      constexpr bool kAhead = kCode != PackedCode::kBf16;  // bf16 chunks are too large to hold two
-      ChunkWeights<kCode> next;
-      if constexpr (kAhead)
-        if (unit + kWarps < units) load(next, unit + kWarps);
-      const int first_column = unit % chunks * kChunk;
-      const auto operand = [&](int j, int column) -> std::uint32_t {
-        const int at = first_column + column;
-        return rows[j] != nullptr && at < matrix.k ? *reinterpret_cast<const std::uint32_t*>(rows[j] + at)
-                                                   : 0;
-      };
-      float sums[kRowTiles][4];
-      multiply_chunk<kCode, kRowTiles>(weights, columns_of(unit), lane, operand, sums);
-      if constexpr (kAhead)
-        weights = next;
-      else if (unit + kWarps < units)
-        load(weights, unit + kWarps);
+    return segment;
+  }
+  __device__ const __nv_bfloat16* row(const Place& place, int row) const {
+    return static_cast<const __nv_bfloat16*>(x.data) +
+           static_cast<std::int64_t>(assignment.slots[place.row + row] / plan.share) * x.columns;
+  }
+  __device__ void write(const Place& place, int tile, const float (&totals)[2][4], int lane) const {
 #pragma unroll
-      for (int j = 0; j < kRowTiles; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          partials[unit * kPartial + (j * 8 + row_of(lane, i)) * kTileOutputs + output_of(lane, i)] =
-              sums[j][i];
-    }
-    __syncthreads();
-    const auto total = [&](int unit, int place) {
-      float sum = partials[unit * kPartial + place];
-      for (int chunk = 1; chunk < chunks; ++chunk)
-        sum += partials[(unit + chunk) * kPartial + place];
-      return sum;
-    };
-    for (int at = static_cast<int>(threadIdx.x); at < tiles * kPartial; at += kWarps * 32) {
-      const int tile = at / kPartial, place = at % kPartial;
-      const int row = first_row + place / kTileOutputs;
-      const int output = (first_tile + tile) * kTileOutputs + place % kTileOutputs;
-      if (row >= end || output >= matrix.n) continue;
-      const std::int64_t pair = assignment.slots[row];
-      float value = total(tile * chunks, place);
+    for (int i = 0; i < 4; ++i) {
+      const int row = stream_row(lane, i);
+      const int output = (place.first + tile) * kTileOutputs + stream_output(lane, i);
+      if (row >= plan.shape.rows || place.row + row >= place.row_end || output >= matrix().n) continue;
+      const std::int64_t pair = assignment.slots[place.row + row];
+      float value = totals[0][i];
       if constexpr (kActivated) {
-        const float gate = fminf(round_bf16(value), plan.activation.limit);
-        const float up =
-            fminf(fmaxf(round_bf16(total(of_stack + tile * chunks, place)), -plan.activation.limit),
-                  plan.activation.limit);
-        value = __fmul_rn(silu_exact(gate), up);
+        value = swiglu_exact(round_bf16(value), round_bf16(totals[1][i]), plan.activation.limit);
         if (plan.activation.weights != nullptr) value = __fmul_rn(value, plan.activation.weights[pair]);
       }
-      put_value(plan.parts[first_part].out, pair * matrix.n + output, value);
+      put_value(plan.parts[0].out, pair * matrix().n + output, value);
     }
-    __syncthreads();
   }
+};
+
+template <bool kActivated>
+__global__ void __launch_bounds__((kWarps + 1) * 32, 1)
+    stack_kernel(__grid_constant__ const StackPlan plan, Values x, Assignment assignment) {
+  extern __shared__ __align__(16) std::uint8_t shared[];
+  ExpertSource<kActivated> source{plan, x, assignment};
+  stream_weights<ExpertSource<kActivated>, kWarps>(source, plan.shape, shared, [&] {
+    wait_for_inputs();
+    const std::int64_t items = static_cast<std::int64_t>(*assignment.active_count) * source.matrix().tiles();
+    source.first_item = items * blockIdx.x / gridDim.x;
+    source.last_item = items * (blockIdx.x + 1) / gridDim.x;
+    return source.first_item < source.last_item;
+  });
 }
 
-template <PackedCode kCode, int kRowTiles, bool kActivated>
-void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment,
-                  cudaStream_t stream) {
-  const PackedMatrix& matrix = plan.parts[0].weight.matrix;
-  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk;
-  const std::size_t shared = sizeof(float) * kTileOutputs * 8 * kRowTiles *
-                             static_cast<std::size_t>(plan.tiles_each * chunks * (kActivated ? 2 : 1));
-  if (shared > 48 * 1024)
-    (void)cudaFuncSetAttribute(stack_kernel<kCode, kRowTiles, kActivated>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-  const int blocks = kActivated ? plan.blocks : plan.blocks * plan.count;
-  launch_chained(stack_kernel<kCode, kRowTiles, kActivated>,
-                 dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(most_active)), kWarps * 32, shared,
-                 stream, plan, x, assignment);
-}
-
-template <PackedCode kCode, int kRowTiles>
-void launch_stack(const StackPlan& plan, int most_active, Values x, Assignment assignment,
-                  cudaStream_t stream) {
-  if (plan.activation.fused)
-    launch_stack<kCode, kRowTiles, true>(plan, most_active, x, assignment, stream);
-  else
-    launch_stack<kCode, kRowTiles, false>(plan, most_active, x, assignment, stream);
+template <bool kActivated>
+void launch_stack(const StackPlan& plan, std::int64_t most_items, int multiprocessors, Values x,
+                  Assignment assignment, cudaStream_t stream) {
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      stack_kernel<kActivated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStreamShared);
+  (void)allowed;  // a refusal shows at the launch
+  const auto blocks = std::min<std::int64_t>(multiprocessors, most_items);
+  launch_chained(stack_kernel<kActivated>, dim3(static_cast<unsigned>(blocks)), (kWarps + 1) * 32,
+                 static_cast<std::size_t>(plan.shape.bytes), stream, plan, x, assignment);
 }
 
 // One thread an output of a pair.
@@ -155,37 +143,33 @@ __global__ void plain_stack_kernel(StepData step, int count, PlainStack weight, 
 
 }  // namespace
 
+bool experts_fit(std::int64_t k) {
+  constexpr std::int64_t kSurelyTooWide = 1 << 20;
+  return k < kSurelyTooWide &&
+         stream_shape(kWarps, static_cast<int>(k + kChunk - 1) / kChunk * kChunk, 2, 1, kMostStreamShared)
+                 .rows == 1;
+}
+
 void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
-                 Activation activation, Values x, Assignment assignment, cudaStream_t stream) {
+                 Activation activation, Values x, Assignment assignment, int multiprocessors,
+                 cudaStream_t stream) {
   StackPlan plan = {};
-  for (int i = 0; i < count; ++i)
-    plan.parts[i] = parts[i];
-  plan.count = count;
   plan.share = share;
   plan.activation = activation;
   const PackedMatrix& matrix = parts[0].weight.matrix;
-  const int chunks = (matrix.k_padded + kChunk - 1) / kChunk * (activation.fused ? 2 : 1);
-  plan.tiles_each = 1;
-  while (plan.tiles_each < 4 && plan.tiles_each * chunks < 4 * kWarps)
-    plan.tiles_each *= 2;
-  plan.blocks = (matrix.tiles() + plan.tiles_each - 1) / plan.tiles_each;
+  plan.shape = stream_shape(kWarps, matrix.k_padded, activation.fused ? 2 : 1, rows.most, kMostStreamShared);
   const std::int64_t pairs = static_cast<std::int64_t>(rows.most) * top_k;
-  const int most_active = static_cast<int>(pairs < parts[0].weight.experts ? pairs : parts[0].weight.experts);
-  // A decision of the launch alone: row tiles do not change a result.
-  const bool few = pairs <= 4 * parts[0].weight.experts;
-  const auto choose = [&](auto code) {
-    constexpr PackedCode kCode = decltype(code)::value;
-    if (few)
-      launch_stack<kCode, 1>(plan, most_active, x, assignment, stream);
-    else
-      launch_stack<kCode, 4>(plan, most_active, x, assignment, stream);
-  };
-  if (matrix.code == PackedCode::kFp4)
-    choose(std::integral_constant<PackedCode, PackedCode::kFp4>());
-  else if (matrix.code == PackedCode::kFp8)
-    choose(std::integral_constant<PackedCode, PackedCode::kFp8>());
-  else
-    choose(std::integral_constant<PackedCode, PackedCode::kBf16>());
+  const std::int64_t most_items = most_passes(parts[0].weight.experts, pairs) * matrix.tiles();
+  if (activation.fused) {
+    plan.parts[0] = parts[0];
+    plan.parts[1] = parts[1];
+    launch_stack<true>(plan, most_items, multiprocessors, x, assignment, stream);
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    plan.parts[0] = parts[i];
+    launch_stack<false>(plan, most_items, multiprocessors, x, assignment, stream);
+  }
 }
 
 void experts_plain(const StepData& step, RowSpace rows, PlainStack weight, int top_k, int share,

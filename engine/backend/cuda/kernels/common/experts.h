@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/linear.h"
 
 namespace deepinfer::backend::cuda {
@@ -31,12 +33,18 @@ void hash_route(const StepData& step, RowSpace rows, Gate gate, const std::int32
                 std::int32_t* ids, float* weights, cudaStream_t stream);
 
 // Which pairs chose which expert, for one step. Device memory; sizes: counts, first [experts + 1], slots [pairs], active
-// [experts], active_count [1].
+// [most_passes(experts, pairs)], active_count [1].
+inline constexpr int kPassPairs = 8;  // that are multiplied at once
+inline constexpr int kPassShift = 16;
+constexpr std::int64_t most_passes(int experts, std::int64_t pairs) {
+  return std::min<std::int64_t>(pairs, experts + pairs / kPassPairs);
+}
 struct Assignment {
   std::int32_t* counts = nullptr;
-  std::int32_t* first = nullptr;   // pairs of expert e: slots[first[e]] .. slots[first[e + 1])
-  std::int32_t* slots = nullptr;   // pairs grouped by expert, ascending within one
-  std::int32_t* active = nullptr;  // experts that have pairs, ascending
+  std::int32_t* first = nullptr;  // pairs of expert e: slots[first[e]] .. slots[first[e + 1])
+  std::int32_t* slots = nullptr;  // pairs grouped by expert, ascending within one
+  // Passes over the experts that have pairs, ascending: expert | pass << kPassShift, its pairs [8 pass, 8 pass + 8).
+  std::int32_t* active = nullptr;
   std::int32_t* active_count = nullptr;
 };
 void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids, int experts, int top_k,
@@ -59,8 +67,12 @@ struct Activation {
   float limit = 0;
   const float* weights = nullptr;  // [pairs], or null
 };
+// Up to 8 rows of an expert read its weights once. multiprocessors: of the device.
 void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
-                 Activation activation, Values x, Assignment assignment, cudaStream_t stream);
+                 Activation activation, Values x, Assignment assignment, int multiprocessors,
+                 cudaStream_t stream);
+// Do experts of so many columns fit into a block's shared memory?
+bool experts_fit(std::int64_t k);
 // The same on the checkpoint's layout, sums in f64 ascending. data and scales [experts] are device arrays of addresses.
 struct PlainStack {
   PlainMatrix matrix;  // without data

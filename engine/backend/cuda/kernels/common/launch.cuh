@@ -55,6 +55,14 @@ __device__ inline void wait_for_inputs() {
 #endif
 }
 
+// Lets blocks of the next kernel start already before this one waits for its own inputs: for kernels whose blocks are all there
+// at once, and whose successor has something to do before it waits.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 inline unsigned blocks_for(std::int64_t items, int each) {
   return static_cast<unsigned>((items + each - 1) / each);
 }

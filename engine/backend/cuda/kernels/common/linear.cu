@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/common/chunk.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/plain.cuh"
+#include "backend/cuda/kernels/common/weight_stream.cuh"
 
 namespace deepinfer::backend::cuda {
 
@@ -172,6 +173,139 @@ void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, V
       kWarps * 32, shared, stream, step, rows.count, plan, x);
 }
 
+// --- up to 8 rows
+
+struct StreamPlan {
+  LinearParts parts;
+  StreamShape shape;
+  int passes = 1;                             // over the weights, shape.rows rows each
+  std::int64_t bytes_before[kMostParts + 1];  // of the parts: blocks take equal shares of the whole
+};
+
+struct LinearSource {
+  static constexpr bool kKnownAhead = true;
+  const StreamPlan& plan;
+  const Values& x;
+  int rows = 0;  // once the inputs are there
+
+  struct Place {
+    int part = 0, first = 0, tiles = 0, pass = 0;
+  };
+  __device__ Place begin() const { return {}; }
+  // Of a part, the first tile of block `block` and of those after it.
+  __device__ int share_begins(int part, unsigned block) const {
+    const PackedMatrix& matrix = plan.parts.part[part].weight;
+    const std::int64_t of_tile = static_cast<std::int64_t>(matrix.units_of_tile()) * kUnitBytes;
+    const std::int64_t at = plan.bytes_before[plan.parts.count] * block / gridDim.x - plan.bytes_before[part];
+    return at <= 0 ? 0
+                   : static_cast<int>(
+                         min((at + of_tile - 1) / of_tile, static_cast<std::int64_t>(matrix.tiles())));
+  }
+  // Tiles from place.first on in one part and one group, if the block has any.
+  __device__ bool settle(Place& place) const {
+    for (; place.part < plan.parts.count; ++place.part, place.first = 0) {
+      const LinearPart& part = plan.parts.part[place.part];
+      const int first = max(place.first, share_begins(place.part, blockIdx.x));
+      const int of_group = part.weight.tiles() / part.groups;
+      const int end = min(share_begins(place.part, blockIdx.x + 1), (first / of_group + 1) * of_group);
+      if (first >= end) continue;
+      place.first = first;
+      place.tiles = end - first;
+      return true;
+    }
+    return false;
+  }
+  __device__ void advance(Place& place) const {
+    if (++place.pass < plan.passes) return;
+    place.pass = 0;
+    place.first += place.tiles;
+  }
+  __device__ StreamSegment segment(const Place& place) const {
+    const PackedMatrix& matrix = plan.parts.part[place.part].weight;
+    StreamSegment segment;
+    segment.code = matrix.code;
+    const std::int64_t first = static_cast<std::int64_t>(place.first) * matrix.units_of_tile();
+    segment.units[0] = matrix.units + first * kUnitBytes;
+    segment.scales[0] = matrix.scales + first * unit_scale_bytes(matrix.code);
+    segment.tiles = place.tiles;
+    segment.k = matrix.k;
+    segment.k_padded = matrix.k_padded;
+    segment.rows = max(1, min(plan.shape.rows, rows - place.pass * plan.shape.rows));
+    return segment;
+  }
+  __device__ const __nv_bfloat16* row(const Place& place, int row) const {
+    const LinearPart& part = plan.parts.part[place.part];
+    const int group = place.first / (part.weight.tiles() / part.groups);
+    return static_cast<const __nv_bfloat16*>(x.data) +
+           static_cast<std::int64_t>(place.pass * plan.shape.rows + row) * x.columns +
+           static_cast<std::int64_t>(group) * part.weight.k;
+  }
+  __device__ void write(const Place& place, int tile, const float (&totals)[2][4], int lane) const {
+    const LinearPart& part = plan.parts.part[place.part];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = place.pass * plan.shape.rows + stream_row(lane, i);
+      const int output = (place.first + tile) * kTileOutputs + stream_output(lane, i);
+      if (stream_row(lane, i) < plan.shape.rows && row < rows && output < part.weight.n)
+        put_value(part.y, static_cast<std::int64_t>(row) * part.y.columns + output, totals[0][i]);
+    }
+  }
+};
+
+template <int kWarps>
+__global__ void __launch_bounds__((kWarps + 1) * 32, kWarps == 8 ? 2 : 1)
+    linear_stream_kernel(StepData step, int count, __grid_constant__ const StreamPlan plan, Values x) {
+  extern __shared__ __align__(16) std::uint8_t shared[];
+  LinearSource source{plan, x};
+  stream_weights<LinearSource, kWarps>(source, plan.shape, shared, [&] {
+    let_next_start();
+    wait_for_inputs();
+    source.rows = step.counts[count];
+    return source.rows > 0;
+  });
+}
+
+template <int kWarps>
+void launch_stream(const StepData& step, RowSpace rows, const StreamPlan& plan, int blocks, Values x,
+                   cudaStream_t stream) {
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      linear_stream_kernel<kWarps>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStreamShared);
+  (void)allowed;  // a refusal shows at the launch
+  launch_chained(linear_stream_kernel<kWarps>, dim3(static_cast<unsigned>(blocks)), (kWarps + 1) * 32,
+                 static_cast<std::size_t>(plan.shape.bytes), stream, step, rows.count, plan, x);
+}
+
+// False: not even one row fits into shared memory.
+bool stream_linear(const StepData& step, RowSpace rows, const LinearParts& parts, Values x,
+                   int multiprocessors, cudaStream_t stream) {
+  const int k_padded = parts.part[0].weight.k_padded;
+  StreamPlan plan = {};
+  plan.parts = parts;
+  int tiles = 0;
+  for (int p = 0; p < parts.count; ++p) {
+    const PackedMatrix& matrix = parts.part[p].weight;
+    tiles += matrix.tiles();
+    plan.bytes_before[p + 1] = plan.bytes_before[p] + matrix.unit_bytes();
+  }
+  // Two blocks a multiprocessor: one's inputs and barriers pass while the other multiplies. Else one with as many warps.
+  constexpr int kHalfShared = kMostStreamShared / 2 - 1024;
+  plan.shape = stream_shape(8, k_padded, 1, rows.most, kHalfShared);
+  int blocks = std::min(tiles, 2 * multiprocessors);
+  const int wanted = std::min(rows.most, kStreamRows);
+  if (plan.shape.rows < wanted) {
+    blocks = std::min(tiles, multiprocessors);
+    plan.shape = stream_shape(16, k_padded, 1, rows.most, kMostStreamShared);
+    if (plan.shape.rows < wanted) plan.shape = stream_shape(8, k_padded, 1, rows.most, kMostStreamShared);
+    if (plan.shape.rows < 1) return false;
+  }
+  plan.passes = (rows.most + plan.shape.rows - 1) / plan.shape.rows;
+  if (plan.shape.warps == 8)
+    launch_stream<8>(step, rows, plan, blocks, x, stream);
+  else
+    launch_stream<16>(step, rows, plan, blocks, x, stream);
+  return true;
+}
+
 }  // namespace
 
 void linear_plain(const StepData& step, RowSpace rows, PlainMatrix weight, int groups, Values x, Values y,
@@ -180,11 +314,10 @@ void linear_plain(const StepData& step, RowSpace rows, PlainMatrix weight, int g
          kPlainTile * kPlainTile, 0, stream, step, rows.count, weight, groups, x, y);
 }
 
-void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x,
+void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, int multiprocessors,
                 cudaStream_t stream) {
-  if (rows.most <= 8)
-    launch_few<1>(step, rows, parts, x, stream);
-  else if (rows.most <= 16)
+  if (rows.most <= kStreamRows && stream_linear(step, rows, parts, x, multiprocessors, stream)) return;
+  if (rows.most <= 16)
     launch_few<2>(step, rows, parts, x, stream);
   else
     launch_few<4>(step, rows, parts, x, stream);

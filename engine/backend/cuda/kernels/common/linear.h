@@ -24,8 +24,9 @@ struct LinearParts {
   LinearPart part[kMostParts];
   int count = 0;
 };
-// The same for packed weights that share the input x (bf16). Any number of rows; made for few.
-void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, cudaStream_t stream);
+// The same for packed weights that share the input x (bf16). Any number of rows; made for few. multiprocessors: of the device.
+void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, int multiprocessors,
+                cudaStream_t stream);
 
 // Repacks a matrix of the checkpoint, in device memory, into units (packed.h). `bad` [1] counts codes and scales that the
 // packed form has no value for: NaN codes, scales out of its range.

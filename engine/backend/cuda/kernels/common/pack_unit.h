@@ -54,7 +54,9 @@ constexpr PackedWords packed_words(const PlainMatrix& from, const PackedMatrix& 
     } else {
       for (int i = 0; i < 4; ++i)
         for (int half = 0; half < 2; ++half)
-          bits |= packed_code_bits(from, to, unit, lane, word, i, half) << (4 * i + 16 * half);
+          for (int bit = 0; bit < 4; ++bit)
+            bits |= (packed_code_bits(from, to, unit, lane, word, i, half) >> bit & 1u)
+                    << (fp4_bit(i, bit) + 16 * half);
     }
     packed.words[word] = bits;
   }

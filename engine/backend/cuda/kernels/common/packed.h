@@ -1,12 +1,13 @@
 // Weights as the matrix kernels read them: cut into units of 512 bytes, 16 outputs (rows of W) wide, in the order in which
 // the lanes of a warp hold operand A of mma m16n8k16 and of wgmma m64nNk16 (docs/kernels/linear.md).
 //
-// A matrix [n, k] is padded with zero weights to whole tiles of 16 outputs and to k_padded columns (a multiple of 64).
+// A matrix [n, k] is padded with zero weights to whole tiles of 16 outputs and to k_padded columns (a multiple of kChunk).
 // Tile t covers outputs [16 t, 16 t + 16); its units follow each other along k:
 //   kBf16  unit: 16 columns; lane's 16 bytes: registers a0 a1 a2 a3
 //   kFp8   unit: 32 columns, two k16 steps; lane's words 2 s and 2 s + 1 are step s, bytes [a0.lo a1.lo a0.hi a1.hi], [a2.lo a3.lo
 //          a2.hi a3.hi] with lo the even column
-//   kFp4   unit: 64 columns, four k16 steps; lane's word s is step s: nibble i of its low half is a_i.lo, of its high half a_i.hi
+//   kFp4   unit: 64 columns, four k16 steps; lane's word s is step s: its low half has a_0.lo .. a_3.lo, its high half a_i.hi, at the
+//          bits that fp4_bit() says
 // where, for lane l, g = l / 4, q = l % 4: a0 = (row g, columns 2q, 2q+1), a1 = (g + 8, same columns), a2 = (g, 2q+8, 2q+9), a3 = (g + 8, ...).
 //
 // Scales are powers of two, stored as the exponent field of the bf16 factor that turns placed code bits into values:
@@ -39,12 +40,19 @@ constexpr int unit_scale_bytes(PackedCode code) {
   return code == PackedCode::kBf16 ? 0 : code == PackedCode::kFp8 ? 1 : 32;
 }
 
+// Where bit `bit` of code a_i (0: mantissa, 1 and 2: exponent, 3: sign) lies within 16: at those of a bf16, shifted right by 3 i, for
+// the first three; the last has what is left.
+constexpr int fp4_bit(int i, int bit) {
+  if (i == 3) return bit == 0 ? 10 : bit == 1 ? 11 : bit == 2 ? 13 : 14;
+  return (bit == 3 ? 15 : 6 + bit) - 3 * i;
+}
+
 struct PackedMatrix {
   PackedCode code = PackedCode::kBf16;
   const std::uint8_t* units = nullptr;   // 16-byte aligned
   const std::uint8_t* scales = nullptr;  // 4-byte aligned
   int n = 0, k = 0;
-  int k_padded = 0;  // multiple of 64
+  int k_padded = 0;  // multiple of kChunk
 
   constexpr int tiles() const { return (n + kTileOutputs - 1) / kTileOutputs; }
   constexpr int units_of_tile() const { return k_padded / unit_columns(code); }

@@ -121,6 +121,14 @@ __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, 
   if (lane == 0) counts[expert] = mine;
 }
 
+__device__ int passes_of(int pairs) {
+  return (pairs + kPassPairs - 1) / kPassPairs;
+}
+__device__ void put_passes(const Assignment& assignment, int at, int expert, int pairs) {
+  for (int pass = 0; pass < passes_of(pairs); ++pass)
+    assignment.active[at + pass] = expert | pass << kPassShift;
+}
+
 __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                              Assignment assignment) {
   wait_for_inputs();
@@ -131,7 +139,7 @@ __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, 
   int before = 0, active_before = 0;
   for (int e = lane; e < expert; e += 32) {
     before += assignment.counts[e];
-    active_before += assignment.counts[e] > 0;
+    active_before += passes_of(assignment.counts[e]);
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     before += __shfl_xor_sync(0xffffffffu, before, offset);
@@ -140,10 +148,10 @@ __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, 
   const int own = assignment.counts[expert];
   if (lane == 0) {
     assignment.first[expert] = before;
-    if (own > 0) assignment.active[active_before] = expert;
+    put_passes(assignment, active_before, expert, own);
     if (expert == experts - 1) {
       assignment.first[experts] = before + own;
-      *assignment.active_count = active_before + (own > 0);
+      *assignment.active_count = active_before + passes_of(own);
     }
   }
   if (own == 0) return;
@@ -171,7 +179,7 @@ __global__ void assign_kernel(StepData step, int count, const std::int32_t* ids,
   int own = 0;
   for (int i = 0; i < pairs; ++i)
     own += chosen[i] == t;
-  int before = own, active = own > 0;
+  int before = own, active = passes_of(own);
   for (int offset = 1; offset < 32; offset *= 2) {
     const int pairs_below = __shfl_up_sync(0xffffffffu, before, offset);
     const int active_below = __shfl_up_sync(0xffffffffu, active, offset);
@@ -186,17 +194,17 @@ __global__ void assign_kernel(StepData step, int count, const std::int32_t* ids,
   }
   __syncthreads();
   before -= own;
-  active -= own > 0;
+  active -= passes_of(own);
   for (int w = 0; w < t / 32; ++w) {
     before += warp_pairs[w];
     active += warp_active[w];
   }
   if (t >= experts) return;
   assignment.first[t] = before;
-  if (own > 0) assignment.active[active] = t;
+  put_passes(assignment, active, t, own);
   if (t == experts - 1) {
     assignment.first[experts] = before + own;
-    *assignment.active_count = active + (own > 0);
+    *assignment.active_count = active + passes_of(own);
   }
   if (own == 0) return;
   for (int i = 0; i < pairs; ++i)

@@ -94,7 +94,7 @@ struct Weights {
 template <class CodeAt, class ExponentAt>
 Weights make_weights(PackedCode code, int n, int k, CodeAt code_at, ExponentAt exponent_at) {
   Weights weights;
-  weights.shape = {code, nullptr, nullptr, n, k, (k + 63) / 64 * 64};
+  weights.shape = {code, nullptr, nullptr, n, k, (k + kChunk - 1) / kChunk * kChunk};
   weights.values.resize(static_cast<std::size_t>(n) * k);
   weights.units.assign(weights.shape.unit_bytes(), 0);
   weights.scales.assign(std::max<std::int64_t>(weights.shape.scale_bytes(), 1), 0);
@@ -126,7 +126,11 @@ Weights make_weights(PackedCode code, int n, int k, CodeAt code_at, ExponentAt e
               } else if (code == PackedCode::kFp8) {
                 bytes[8 * step + i / 2 * 4 + half * 2 + i % 2] = static_cast<std::uint8_t>(bits);
               } else {
-                bytes[4 * step + 2 * half + i / 2] |= static_cast<std::uint8_t>(bits << (4 * (i % 2)));
+                for (int bit = 0; bit < 4; ++bit) {
+                  const int at = fp4_bit(i, bit);
+                  bytes[4 * step + 2 * half + at / 8] |=
+                      static_cast<std::uint8_t>((bits >> bit & 1u) << (at % 8));
+                }
               }
             }
       if (code == PackedCode::kFp8)
