@@ -23,47 +23,45 @@ struct StackPlan {
 constexpr int kWarps = 16;
 
 // Blocks take equal shares of the tiles of all passes.
-template <bool kActivated>
+template <PackedCode kOfWeights, bool kActivated>
 struct ExpertSource {
-  static constexpr bool kKnownAhead = false;
+  static constexpr bool kKnownAhead = false, kOneCode = true;
+  static constexpr PackedCode kCode = kOfWeights;
   const StackPlan& plan;
   const Values& x;
   const Assignment& assignment;
-  std::int64_t first_item = 0, last_item = 0;  // of the block, once it is known who is active
+  int first_item = 0, last_item = 0;  // of the block, once it is known who is active
 
   struct Place {
-    std::int64_t item = 0;
-    int expert = 0, first = 0, tiles = 0;
-    int row = -1, row_end = 0;  // pairs of the expert; row < 0: not looked at yet
+    int item = 0, tiles = 0;
+    int expert = 0, first = 0;
+    int row = 0, row_end = 0;  // pairs
   };
   __device__ const PackedMatrix& matrix() const { return plan.parts[0].weight.matrix; }
-  __device__ Place begin() const {
-    Place place;
+  __device__ bool first(Place& place) const {
     place.item = first_item;
-    return place;
+    return enter(place);
   }
-  __device__ bool settle(Place& place) const {
+  __device__ bool next(Place& place) const {
+    place.row += plan.shape.rows;
+    if (place.row < place.row_end) return true;
+    place.item += place.tiles;
+    return enter(place);
+  }
+  __device__ bool enter(Place& place) const {
     if (place.item >= last_item) return false;
-    if (place.row >= 0) return true;
-    const std::int64_t tiles = matrix().tiles();
-    const std::int64_t active = place.item / tiles;
+    const int tiles = matrix().tiles();
+    const int active = place.item / tiles;
     const std::int32_t entry = assignment.active[active];
     place.expert = entry & ((1 << kPassShift) - 1);
-    place.first = static_cast<int>(place.item - active * tiles);
-    place.tiles = static_cast<int>(min(last_item, (active + 1) * tiles) - place.item);
+    place.first = place.item - active * tiles;
+    place.tiles = min(last_item, (active + 1) * tiles) - place.item;
     place.row = assignment.first[place.expert] + (entry >> kPassShift) * kPassPairs;
     place.row_end = min(assignment.first[place.expert + 1], place.row + kPassPairs);
     return true;
   }
-  __device__ void advance(Place& place) const {
-    place.row += plan.shape.rows;
-    if (place.row < place.row_end) return;
-    place.item += place.tiles;
-    place.row = -1;
-  }
   __device__ StreamSegment segment(const Place& place) const {
     StreamSegment segment;
-    segment.code = matrix().code;
     segment.stacks = kActivated ? 2 : 1;
     segment.tiles = place.tiles;
     segment.k = matrix().k;
@@ -82,46 +80,77 @@ struct ExpertSource {
     return static_cast<const __nv_bfloat16*>(x.data) +
            static_cast<std::int64_t>(assignment.slots[place.row + row] / plan.share) * x.columns;
   }
-  __device__ void write(const Place& place, int tile, const float (&totals)[2][4], int lane) const {
+  // The two rows that a lane writes; pair < 0: none.
+  struct Outputs {
+    std::int64_t pair[2];
+    float weight[2];
+  };
+  __device__ Outputs outputs(const Place& place, int lane) const {
+    Outputs outputs;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = stream_row(lane, i);
+      const bool there = row < plan.shape.rows && place.row + row < place.row_end;
+      outputs.pair[i] = there ? assignment.slots[place.row + row] : -1;
+      outputs.weight[i] = kActivated && there && plan.activation.weights != nullptr
+                              ? plan.activation.weights[outputs.pair[i]]
+                              : 1.0f;
+    }
+    return outputs;
+  }
+  __device__ void write(const Place& place, const Outputs& outputs, int tile, const float (&totals)[2][4],
+                        int lane) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = stream_row(lane, i);
+      const std::int64_t pair = outputs.pair[i % 2];
       const int output = (place.first + tile) * kTileOutputs + stream_output(lane, i);
-      if (row >= plan.shape.rows || place.row + row >= place.row_end || output >= matrix().n) continue;
-      const std::int64_t pair = assignment.slots[place.row + row];
+      if (pair < 0 || output >= matrix().n) continue;
       float value = totals[0][i];
       if constexpr (kActivated) {
         value = swiglu_exact(round_bf16(value), round_bf16(totals[1][i]), plan.activation.limit);
-        if (plan.activation.weights != nullptr) value = __fmul_rn(value, plan.activation.weights[pair]);
+        value = __fmul_rn(value, outputs.weight[i % 2]);  // by one where there are none
       }
       put_value(plan.parts[0].out, pair * matrix().n + output, value);
     }
   }
 };
 
-template <bool kActivated>
+template <PackedCode kCode, bool kActivated>
 __global__ void __launch_bounds__((kWarps + 1) * 32, 1)
     stack_kernel(__grid_constant__ const StackPlan plan, Values x, Assignment assignment) {
   extern __shared__ __align__(16) std::uint8_t shared[];
-  ExpertSource<kActivated> source{plan, x, assignment};
-  stream_weights<ExpertSource<kActivated>, kWarps>(source, plan.shape, shared, [&] {
+  ExpertSource<kCode, kActivated> source{plan, x, assignment};
+  stream_weights<ExpertSource<kCode, kActivated>, kWarps>(source, plan.shape, shared, [&] {
     wait_for_inputs();
     const std::int64_t items = static_cast<std::int64_t>(*assignment.active_count) * source.matrix().tiles();
-    source.first_item = items * blockIdx.x / gridDim.x;
-    source.last_item = items * (blockIdx.x + 1) / gridDim.x;
+    source.first_item = static_cast<int>(items * blockIdx.x / gridDim.x);
+    source.last_item = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
     return source.first_item < source.last_item;
   });
+}
+
+template <PackedCode kCode, bool kActivated>
+void launch_stack(const StackPlan& plan, std::int64_t most_items, int multiprocessors, Values x,
+                  Assignment assignment, cudaStream_t stream) {
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      stack_kernel<kCode, kActivated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStreamShared);
+  (void)allowed;  // a refusal shows at the launch
+  const auto blocks = std::min<std::int64_t>(multiprocessors, most_items);
+  launch_chained(stack_kernel<kCode, kActivated>, dim3(static_cast<unsigned>(blocks)), (kWarps + 1) * 32,
+                 static_cast<std::size_t>(plan.shape.bytes), stream, plan, x, assignment);
 }
 
 template <bool kActivated>
 void launch_stack(const StackPlan& plan, std::int64_t most_items, int multiprocessors, Values x,
                   Assignment assignment, cudaStream_t stream) {
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      stack_kernel<kActivated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStreamShared);
-  (void)allowed;  // a refusal shows at the launch
-  const auto blocks = std::min<std::int64_t>(multiprocessors, most_items);
-  launch_chained(stack_kernel<kActivated>, dim3(static_cast<unsigned>(blocks)), (kWarps + 1) * 32,
-                 static_cast<std::size_t>(plan.shape.bytes), stream, plan, x, assignment);
+  const auto run = [&](auto code) {
+    launch_stack<decltype(code)::value, kActivated>(plan, most_items, multiprocessors, x, assignment, stream);
+  };
+  switch (plan.parts[0].weight.matrix.code) {
+    case PackedCode::kFp4: return run(std::integral_constant<PackedCode, PackedCode::kFp4>());
+    case PackedCode::kFp8: return run(std::integral_constant<PackedCode, PackedCode::kFp8>());
+    case PackedCode::kBf16: return run(std::integral_constant<PackedCode, PackedCode::kBf16>());
+  }
 }
 
 // One thread an output of a pair.

@@ -178,52 +178,53 @@ void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, V
 struct StreamPlan {
   LinearParts parts;
   StreamShape shape;
-  int passes = 1;                             // over the weights, shape.rows rows each
-  std::int64_t bytes_before[kMostParts + 1];  // of the parts: blocks take equal shares of the whole
+  int passes;                       // over the weights, shape.rows rows each
+  int first_block[kMostParts + 1];  // of the parts: a block works on one of them
 };
 
 struct LinearSource {
-  static constexpr bool kKnownAhead = true;
+  static constexpr bool kKnownAhead = true, kOneCode = false;
   const StreamPlan& plan;
   const Values& x;
   int rows = 0;  // once the inputs are there
 
+  // Tiles of one part and one group.
   struct Place {
-    int part = 0, first = 0, tiles = 0, pass = 0;
+    int part = 0, first = 0, tiles = 0, end = 0, pass = 0;
   };
-  __device__ Place begin() const { return {}; }
-  // Of a part, the first tile of block `block` and of those after it.
-  __device__ int share_begins(int part, unsigned block) const {
-    const PackedMatrix& matrix = plan.parts.part[part].weight;
-    const std::int64_t of_tile = static_cast<std::int64_t>(matrix.units_of_tile()) * kUnitBytes;
-    const std::int64_t at = plan.bytes_before[plan.parts.count] * block / gridDim.x - plan.bytes_before[part];
-    return at <= 0 ? 0
-                   : static_cast<int>(
-                         min((at + of_tile - 1) / of_tile, static_cast<std::int64_t>(matrix.tiles())));
+  __device__ bool first(Place& place) const {
+    const int block = static_cast<int>(blockIdx.x);
+    while (block >= plan.first_block[place.part + 1])
+      ++place.part;
+    const int blocks = plan.first_block[place.part + 1] - plan.first_block[place.part];
+    const int at = block - plan.first_block[place.part];
+    const int tiles = plan.parts.part[place.part].weight.tiles();
+    const int each = tiles / blocks, more = tiles % blocks;
+    place.first = at * each + min(at, more);
+    place.end = place.first + each + (at < more ? 1 : 0);
+    return settle(place);
   }
-  // Tiles from place.first on in one part and one group, if the block has any.
-  __device__ bool settle(Place& place) const {
-    for (; place.part < plan.parts.count; ++place.part, place.first = 0) {
-      const LinearPart& part = plan.parts.part[place.part];
-      const int first = max(place.first, share_begins(place.part, blockIdx.x));
-      const int of_group = part.weight.tiles() / part.groups;
-      const int end = min(share_begins(place.part, blockIdx.x + 1), (first / of_group + 1) * of_group);
-      if (first >= end) continue;
-      place.first = first;
-      place.tiles = end - first;
-      return true;
-    }
-    return false;
-  }
-  __device__ void advance(Place& place) const {
-    if (++place.pass < plan.passes) return;
+  __device__ bool next(Place& place) const {
+    if (++place.pass < plan.passes) return true;
     place.pass = 0;
     place.first += place.tiles;
+    return settle(place);
   }
+  __device__ bool settle(Place& place) const {
+    if (place.first >= place.end) return false;
+    const LinearPart& part = plan.parts.part[place.part];
+    int end = place.end;
+    if (part.groups > 1) {
+      const int of_group = part.weight.tiles() / part.groups;
+      end = min(end, (place.first / of_group + 1) * of_group);
+    }
+    place.tiles = end - place.first;
+    return true;
+  }
+  __device__ PackedCode code(const Place& place) const { return plan.parts.part[place.part].weight.code; }
   __device__ StreamSegment segment(const Place& place) const {
     const PackedMatrix& matrix = plan.parts.part[place.part].weight;
     StreamSegment segment;
-    segment.code = matrix.code;
     const std::int64_t first = static_cast<std::int64_t>(place.first) * matrix.units_of_tile();
     segment.units[0] = matrix.units + first * kUnitBytes;
     segment.scales[0] = matrix.scales + first * unit_scale_bytes(matrix.code);
@@ -235,12 +236,15 @@ struct LinearSource {
   }
   __device__ const __nv_bfloat16* row(const Place& place, int row) const {
     const LinearPart& part = plan.parts.part[place.part];
-    const int group = place.first / (part.weight.tiles() / part.groups);
-    return static_cast<const __nv_bfloat16*>(x.data) +
-           static_cast<std::int64_t>(place.pass * plan.shape.rows + row) * x.columns +
-           static_cast<std::int64_t>(group) * part.weight.k;
+    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(x.data) +
+                                static_cast<std::int64_t>(place.pass * plan.shape.rows + row) * x.columns;
+    if (part.groups == 1) return from;
+    return from +
+           static_cast<std::int64_t>(place.first / (part.weight.tiles() / part.groups)) * part.weight.k;
   }
-  __device__ void write(const Place& place, int tile, const float (&totals)[2][4], int lane) const {
+  struct Outputs {};
+  __device__ Outputs outputs(const Place&, int) const { return {}; }
+  __device__ void write(const Place& place, Outputs, int tile, const float (&totals)[2][4], int lane) const {
     const LinearPart& part = plan.parts.part[place.part];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -281,23 +285,27 @@ bool stream_linear(const StepData& step, RowSpace rows, const LinearParts& parts
   const int k_padded = parts.part[0].weight.k_padded;
   StreamPlan plan = {};
   plan.parts = parts;
-  int tiles = 0;
-  for (int p = 0; p < parts.count; ++p) {
-    const PackedMatrix& matrix = parts.part[p].weight;
-    tiles += matrix.tiles();
-    plan.bytes_before[p + 1] = plan.bytes_before[p] + matrix.unit_bytes();
-  }
   // Two blocks a multiprocessor: one's inputs and barriers pass while the other multiplies. Else one with as many warps.
   constexpr int kHalfShared = kMostStreamShared / 2 - 1024;
+  int wanted_blocks = 2 * multiprocessors;
   plan.shape = stream_shape(8, k_padded, 1, rows.most, kHalfShared);
-  int blocks = std::min(tiles, 2 * multiprocessors);
-  const int wanted = std::min(rows.most, kStreamRows);
-  if (plan.shape.rows < wanted) {
-    blocks = std::min(tiles, multiprocessors);
+  const int wanted_rows = std::min(rows.most, kStreamRows);
+  if (plan.shape.rows < wanted_rows) {
+    wanted_blocks = multiprocessors;
     plan.shape = stream_shape(16, k_padded, 1, rows.most, kMostStreamShared);
-    if (plan.shape.rows < wanted) plan.shape = stream_shape(8, k_padded, 1, rows.most, kMostStreamShared);
+    if (plan.shape.rows < wanted_rows)
+      plan.shape = stream_shape(8, k_padded, 1, rows.most, kMostStreamShared);
     if (plan.shape.rows < 1) return false;
   }
+  std::int64_t bytes = 0;
+  for (int p = 0; p < parts.count; ++p)
+    bytes += parts.part[p].weight.unit_bytes();
+  for (int p = 0; p < parts.count; ++p) {
+    const PackedMatrix& matrix = parts.part[p].weight;
+    const auto share = static_cast<int>((matrix.unit_bytes() * wanted_blocks + bytes / 2) / bytes);
+    plan.first_block[p + 1] = plan.first_block[p] + std::clamp(share, 1, matrix.tiles());
+  }
+  const int blocks = plan.first_block[parts.count];
   plan.passes = (rows.most + plan.shape.rows - 1) / plan.shape.rows;
   if (plan.shape.warps == 8)
     launch_stream<8>(step, rows, plan, blocks, x, stream);

@@ -10,6 +10,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "backend/cuda/kernels/common/dequantise.cuh"
 #include "backend/cuda/kernels/common/packed.h"
@@ -18,7 +19,6 @@
 namespace deepinfer::backend::cuda {
 
 struct StreamSegment {
-  PackedCode code = PackedCode::kBf16;
   const std::uint8_t* units[2] = {};  // of the segment's first tile
   const std::uint8_t* scales[2] = {};
   int stacks = 1;  // 1 or 2
@@ -90,81 +90,53 @@ constexpr int slots_of_chunk(PackedCode code) {
   return kChunk / unit_columns(code) / kSlotUnits;
 }
 
-// Puts a warp's slots on their way, in the order in which it multiplies them. Place and segments come from `Source`.
-template <class Source, int kWarps>
+// Puts a warp's slots of a segment on their way, in the order in which it multiplies them.
+template <PackedCode kCode, int kWarps>
 class Loader {
  public:
-  __device__ Loader(const Source& source, int warp, int lane) : source_(source), lane_(lane) {
-    place_ = source.begin();
-    enter(warp);
+  // The warp's units are `warp`, warp + kWarps, ...
+  __device__ Loader(const StreamSegment& segment, int warp, int lane) : lane_(lane) {
+    const int units = segment.tiles * segment.chunks() * segment.stacks;
+    chunks_left_ = (units - warp + kWarps - 1) / kWarps;
+    const int stack_bit = segment.stacks - 1;
+    const bool second = (warp & stack_bit) != 0;
+    const int chunk = warp >> stack_bit, chunks_apart = kWarps >> stack_bit;
+    codes_ = (second ? segment.units[1] : segment.units[0]) + chunk * kChunkBytes + lane * 16;
+    codes_jump_ = chunks_apart * kChunkBytes - (kSlots - 1) * kSlotCodes;
+    scales_ = (second ? segment.scales[1] : segment.scales[0]) + chunk * kScaleBytes;
+    scales_jump_ = chunks_apart * kScaleBytes - (kSlots - 1) * kSlotScales;
+    if constexpr (kCode == PackedCode::kFp4) scales_ += lane * 4;
   }
+  __device__ int chunks() const { return chunks_left_; }  // before the first issue(): all of them
 
   __device__ void issue(std::uint32_t to) {
-    if (left_ > 0) {
+    if (chunks_left_ > 0) {
 #pragma unroll
       for (int i = 0; i < kSlotUnits; ++i)
         copy_16(to + lane_ * 16 + i * kUnitBytes, codes_ + i * kUnitBytes);
-      const std::uint32_t scales_to = to + kSlotUnits * kUnitBytes;
-      if (code_ == PackedCode::kFp4)
-        copy_4(scales_to + lane_ * 4, scales_);
-      else if (code_ == PackedCode::kFp8 && lane_ == 0)
-        copy_4(scales_to, scales_);
-      if (--slots_left_ > 0) {
-        codes_ += kSlotUnits * kUnitBytes;
-        scales_ += kFp8SlotScales;
-      } else {
-        slots_left_ = slots_of_chunk(code_);
-        codes_ += codes_jump_;
-        scales_ += scales_jump_;
-        if (--left_ == 0) {
-          source_.advance(place_);
-          enter(carried_);
-        }
+      if constexpr (kCode == PackedCode::kFp4)
+        copy_4(to + kSlotCodes + lane_ * 4, scales_);
+      else if constexpr (kCode == PackedCode::kFp8)
+        if (lane_ == 0) copy_4(to + kSlotCodes, scales_);
+      const bool ends = ++slot_ == kSlots;
+      codes_ += ends ? codes_jump_ : kSlotCodes;
+      scales_ += ends ? scales_jump_ : kSlotScales;
+      if (ends) {
+        slot_ = 0;
+        --chunks_left_;
       }
     }
     copies_end_group();
   }
 
  private:
-  static constexpr int kFp8SlotScales = kSlotUnits;
+  static constexpr int kSlots = slots_of_chunk(kCode), kSlotCodes = kSlotUnits * kUnitBytes;
+  static constexpr int kChunkBytes = kSlots * kSlotCodes;
+  static constexpr int kSlotScales = kSlotUnits * unit_scale_bytes(kCode), kScaleBytes = kSlots * kSlotScales;
 
-  // To unit `unit`, counted from the beginning of the segment at place_; past its last one, on in the next.
-  __device__ void enter(int unit) {
-    left_ = 0;
-    for (; source_.settle(place_); source_.advance(place_)) {
-      const StreamSegment segment = source_.segment(place_);
-      const int units = segment.tiles * segment.chunks() * segment.stacks;
-      if (unit >= units) {
-        unit -= units;
-        continue;
-      }
-      code_ = segment.code;
-      left_ = (units - unit + kWarps - 1) / kWarps;
-      carried_ = unit + left_ * kWarps - units;
-      const int slots = slots_of_chunk(code_), stack = segment.stacks == 2 ? unit & 1 : 0;
-      const std::int64_t chunk = segment.stacks == 2 ? unit >> 1 : unit;
-      const int chunks_apart = kWarps / segment.stacks;
-      slots_left_ = slots;
-      codes_ = (stack != 0 ? segment.units[1] : segment.units[0]) +
-               chunk * (slots * kSlotUnits * kUnitBytes) + lane_ * 16;
-      codes_jump_ = (chunks_apart * slots - (slots - 1)) * kSlotUnits * kUnitBytes;
-      const int scale_bytes = kChunk / unit_columns(code_) * unit_scale_bytes(code_);
-      scales_ = (stack != 0 ? segment.scales[1] : segment.scales[0]) + chunk * scale_bytes;
-      scales_jump_ = chunks_apart * scale_bytes;
-      if (code_ == PackedCode::kFp4) scales_ += lane_ * 4;
-      if (code_ == PackedCode::kFp8) scales_jump_ -= (slots - 1) * kFp8SlotScales;
-      return;
-    }
-  }
-
-  const Source& source_;
-  typename Source::Place place_;
-  PackedCode code_ = PackedCode::kBf16;
-  const std::uint8_t *codes_ = nullptr, *scales_ = nullptr;  // of the next slot, this lane's
-  int codes_jump_ = 0, scales_jump_ = 0;  // from the last slot of a chunk to the warp's next one
-  int left_ = 0, slots_left_ = 0;         // chunks of the segment, slots of the chunk
-  int carried_ = 0;                       // the warp's first unit in the next segment
-  int lane_;
+  const std::uint8_t *codes_, *scales_;  // of the next slot, this lane's
+  int codes_jump_, scales_jump_;         // from the last slot of a chunk to the warp's next chunk
+  int chunks_left_, slot_ = 0, lane_;
 };
 
 // The products of one slot: a chain of k16 steps that goes on in `sums`.
@@ -248,32 +220,48 @@ __device__ void stage_rows(const Source& source, const typename Source::Place& p
   }
 }
 
-// A warp's place in its ring of slots, and in the items of the block.
-struct Progress {
-  int ring = 0;
-  int items = 0;  // of the segments before
-};
-
-// The warp's units of a segment, from `unit` on.
-template <PackedCode kCode, class Source, int kWarps>
-__device__ void multiply_segment(const StreamSegment& segment, Loader<Source, kWarps>& loader,
-                                 const Shared& shared, std::uint32_t x, int unit, int warp, int lane,
-                                 Progress& progress) {
+// A compute warp's part of a segment. The first slots are on their way before the inputs are waited for and before x is there.
+// ready(): false if there is nothing to do.
+template <PackedCode kCode, class Source, int kWarps, class Ready>
+__device__ bool multiply_segment(const Source& source, const typename Source::Place& place,
+                                 const Shared& shared, int first_item, int warp, int lane, Ready ready) {
   constexpr int kSlots = slots_of_chunk(kCode);
-  const int of_item = segment.stacks * segment.chunks(), stack_bit = segment.stacks - 1;
-  int item = progress.items + unit / of_item, in_item = unit % of_item;
-  for (int left = (segment.tiles * of_item - unit + kWarps - 1) / kWarps; left > 0; --left) {
-    const std::uint32_t x_at = x + (in_item >> stack_bit) * (kChunk * 2);
-    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  Loader<kCode, kWarps> loader(source.segment(place), warp, lane);
+  const int chunks = loader.chunks();
 #pragma unroll
+  for (int i = 0; i < kStreamDepth; ++i)
+    loader.issue(shared.slot(warp, i));
+  if (!ready()) {
+    copies_wait<0>();
+    return false;
+  }
+  const StreamSegment segment = source.segment(place);
+  asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");  // x of the segment before is no longer read
+  stage_rows<Source, kWarps>(source, place, segment, shared);
+  asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+  // Rows that are not there read the last one; what comes of it is not written.
+  const std::uint32_t x =
+      shared.x() + min(lane % 8, segment.rows - 1) * shared.shape.x_stride + lane / 8 * 16;
+  const int of_item = segment.stacks * segment.chunks(), stack_bit = segment.stacks - 1;
+  int item = first_item, in_item = warp, ring = 0;
+#pragma unroll 1
+  for (int left = chunks; left > 0; --left) {
+    while (in_item >= of_item) {
+      in_item -= of_item;
+      ++item;
+    }
+    std::uint32_t x_at = x + (in_item >> stack_bit) * (kChunk * 2);
+    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
     for (int i = 0; i < kSlots; ++i) {
-      const std::uint32_t slot = shared.slot(warp, progress.ring);
+      const std::uint32_t slot = shared.slot(warp, ring);
       copies_wait<kStreamDepth - 1>();
       __syncwarp();
-      multiply_slot<kCode>(slot, x_at + i * (kChunk * 2 / kSlots), lane, sums);
+      multiply_slot<kCode>(slot, x_at, lane, sums);
+      x_at += kChunk * 2 / kSlots;
       __syncwarp();  // scales of a slot are read across lanes
       loader.issue(slot);
-      progress.ring = progress.ring + 1 == kStreamDepth ? 0 : progress.ring + 1;
+      ring = ring + 1 == kStreamDepth ? 0 : ring + 1;
     }
     const int buffer = item & (shared.shape.buffers - 1), round = item >> shared.shape.buffers_log2;
     if (round > 0) barrier_pass(shared.free(buffer), (round - 1) & 1);
@@ -281,56 +269,42 @@ __device__ void multiply_segment(const StreamSegment& segment, Loader<Source, kW
     __syncwarp();
     if (lane == 0) barrier_come(shared.full(buffer));
     in_item += kWarps;
-    while (in_item >= of_item) {
-      in_item -= of_item;
-      ++item;
-    }
   }
+  return true;
 }
 
-template <class Source, int kWarps>
-__device__ void multiply(const Source& source, Loader<Source, kWarps>& loader, const Shared& shared, int warp,
-                         int lane) {
-  Progress progress;
-  int unit = warp;
-  auto place = source.begin();
-  for (; source.settle(place); source.advance(place)) {
-    const StreamSegment segment = source.segment(place);
-    asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32)
-                 : "memory");  // x of the segment before is no longer read
-    stage_rows<Source, kWarps>(source, place, segment, shared);
-    asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
-    // Rows that are not there read the last one; what comes of it is not written.
-    const std::uint32_t x =
-        shared.x() + min(lane % 8, segment.rows - 1) * shared.shape.x_stride + lane / 8 * 16;
-    const int units = segment.tiles * segment.stacks * segment.chunks();
-    if (unit < units) {
-      switch (segment.code) {
-        case PackedCode::kFp4:
-          multiply_segment<PackedCode::kFp4>(segment, loader, shared, x, unit, warp, lane, progress);
-          break;
-        case PackedCode::kFp8:
-          multiply_segment<PackedCode::kFp8>(segment, loader, shared, x, unit, warp, lane, progress);
-          break;
-        case PackedCode::kBf16:
-          multiply_segment<PackedCode::kBf16>(segment, loader, shared, x, unit, warp, lane, progress);
-          break;
+template <class Source, int kWarps, class Ready>
+__device__ void multiply(const Source& source, const Shared& shared, int warp, int lane, Ready ready) {
+  int items = 0;
+  typename Source::Place place;
+  for (bool more = source.first(place); more; more = source.next(place)) {
+    bool done = true;
+    const auto run = [&](auto code) {
+      done = multiply_segment<decltype(code)::value, Source, kWarps>(source, place, shared, items, warp, lane,
+                                                                     [&] { return items > 0 || ready(); });
+    };
+    if constexpr (Source::kOneCode) {
+      run(std::integral_constant<PackedCode, Source::kCode>());
+    } else {
+      switch (source.code(place)) {
+        case PackedCode::kFp4: run(std::integral_constant<PackedCode, PackedCode::kFp4>()); break;
+        case PackedCode::kFp8: run(std::integral_constant<PackedCode, PackedCode::kFp8>()); break;
+        case PackedCode::kBf16: run(std::integral_constant<PackedCode, PackedCode::kBf16>()); break;
       }
-      unit += (units - unit + kWarps - 1) / kWarps * kWarps;
     }
-    unit -= units;
-    progress.items += segment.tiles;
+    if (!done) return;
+    items += source.segment(place).tiles;
   }
-  copies_wait<0>();
 }
 
 template <class Source>
 __device__ void add_and_write(const Source& source, const Shared& shared, int lane) {
   int item = 0;
-  auto place = source.begin();
-  for (; source.settle(place); source.advance(place)) {
+  typename Source::Place place;
+  for (bool more = source.first(place); more; more = source.next(place)) {
     const StreamSegment segment = source.segment(place);
     const int chunks = segment.chunks(), stacks = segment.stacks;
+    const typename Source::Outputs outputs = source.outputs(place, lane);
     for (int tile = 0; tile < segment.tiles; ++tile, ++item) {
       const int buffer = item & (shared.shape.buffers - 1), round = item >> shared.shape.buffers_log2;
       barrier_pass(shared.full(buffer), round & 1);
@@ -350,7 +324,7 @@ __device__ void add_and_write(const Source& source, const Shared& shared, int la
       }
       __syncwarp();
       if (lane == 0) barrier_come(shared.free(buffer));
-      source.write(place, tile, totals, lane);
+      source.write(place, outputs, tile, totals, lane);
     }
   }
 }
@@ -365,8 +339,8 @@ __device__ inline int stream_row(int lane, int i) {
   return 2 * (lane % 4) + i % 2;
 }
 
-// The whole of a block of (kWarps + 1) x 32 threads. `source` may be asked for its segments before `ready()` only if they do not
-// depend on what the step made (Source::kKnownAhead); ready() waits for the inputs and says whether there is anything to do.
+// The whole of a block of (kWarps + 1) x 32 threads. ready() waits for the inputs and says whether there is anything to do; where
+// the segments do not depend on what the step made (Source::kKnownAhead), weights are on their way before it is called.
 template <class Source, int kWarps, class Ready>
 __device__ void stream_weights(const Source& source, const StreamShape& shape, std::uint8_t* shared_memory,
                                Ready ready) {
@@ -387,16 +361,10 @@ __device__ void stream_weights(const Source& source, const StreamShape& shape, s
     stream::add_and_write(source, shared, lane);
     return;
   }
-  stream::Loader<Source, kWarps> loader(source, warp, lane);
-  for (int i = 0; i < kStreamDepth; ++i)
-    loader.issue(shared.slot(warp, i));
-  if constexpr (Source::kKnownAhead) {
-    if (!ready()) {
-      stream::copies_wait<0>();
-      return;
-    }
-  }
-  stream::multiply<Source, kWarps>(source, loader, shared, warp, lane);
+  stream::multiply<Source, kWarps>(source, shared, warp, lane, [&] {
+    if constexpr (Source::kKnownAhead) return ready();
+    return true;
+  });
 }
 
 }  // namespace deepinfer::backend::cuda
