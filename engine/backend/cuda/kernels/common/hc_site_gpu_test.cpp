@@ -204,42 +204,7 @@ class ResidualSiteTest : public ::testing::TestWithParam<Case> {
     norm_weight_ = random_floats(hidden_, 1, 9);
   }
 
-  // Rows first .. first + count - 1 as a step of `count` rows, in a launch for `spare` more.
-  void run(const Outputs& outputs, int first, int count, int spare, float* workspace, const Device& device) {
-    const auto at = static_cast<size_t>(first);
-    ResidualSite site;
-    const Case& c = GetParam();
-    site.shape = {kStreams, c.hidden, kIterations, kRmsEps, kHcEps};
-    site.terms = device.terms.data();
-    site.base = device.base.data();
-    site.scale = device.scale.data();
-    const auto rows_of = [&](const DeviceArray<std::uint16_t>& array, size_t width) {
-      return Values{array.data() + at * width, true, static_cast<std::int64_t>(width)};
-    };
-    site.streams = rows_of(outputs.streams, 4 * hidden_);
-    if (c.expands) {
-      site.h = rows_of(device.h, 4 * hidden_);
-      site.y = rows_of(device.y, hidden_);
-      site.post_in = device.post_in.data() + at * 4;
-      site.comb_in = device.comb_in.data() + at * 16;
-    }
-    if (c.given) site.pre_in = device.pre_in.data() + at * 4;
-    site.pre = outputs.pre.data() + at * 4;
-    site.post = outputs.post.data() + at * 4;
-    site.comb = outputs.comb.data() + at * 16;
-    if (c.norms) {
-      site.norm_weight = device.norm_weight.data();
-      site.norm_eps = kNormEps;
-      site.collapsed = rows_of(outputs.collapsed, hidden_);
-      site.normed = rows_of(outputs.normed, hidden_);
-    }
-    StepData step{};
-    step.counts = device.counts(count);
-    residual_site(step, {RowAxis::kTokens, kTokenCount, 1, count + spare}, site, processors_, workspace,
-                  nullptr);
-  }
-
-  struct Device {
+  struct Inputs {
     DeviceArray<std::uint32_t> terms;
     DeviceArray<float> base, scale, norm_weight, post_in, comb_in, pre_in;
     DeviceArray<std::uint16_t> h, y;
@@ -248,7 +213,42 @@ class ResidualSiteTest : public ::testing::TestWithParam<Case> {
       return all_counts.data() + static_cast<ptrdiff_t>(count) * kCounts;
     }
   };
-  Device on_device() const {
+  // Rows first .. first + count - 1 as a step of `count` rows, in a launch for `spare` more.
+  void run(const Outputs& outputs, int first, int count, int spare, float* workspace, const Inputs& inputs) {
+    const auto at = static_cast<size_t>(first);
+    ResidualSite site;
+    const Case& c = GetParam();
+    site.shape = {kStreams, c.hidden, kIterations, kRmsEps, kHcEps};
+    site.terms = inputs.terms.data();
+    site.base = inputs.base.data();
+    site.scale = inputs.scale.data();
+    const auto rows_of = [&](const DeviceArray<std::uint16_t>& array, size_t width) {
+      return Values{array.data() + at * width, true, static_cast<std::int64_t>(width)};
+    };
+    site.streams = rows_of(outputs.streams, 4 * hidden_);
+    if (c.expands) {
+      site.h = rows_of(inputs.h, 4 * hidden_);
+      site.y = rows_of(inputs.y, hidden_);
+      site.post_in = inputs.post_in.data() + at * 4;
+      site.comb_in = inputs.comb_in.data() + at * 16;
+    }
+    if (c.given) site.pre_in = inputs.pre_in.data() + at * 4;
+    site.pre = outputs.pre.data() + at * 4;
+    site.post = outputs.post.data() + at * 4;
+    site.comb = outputs.comb.data() + at * 16;
+    if (c.norms) {
+      site.norm_weight = inputs.norm_weight.data();
+      site.norm_eps = kNormEps;
+      site.collapsed = rows_of(outputs.collapsed, hidden_);
+      site.normed = rows_of(outputs.normed, hidden_);
+    }
+    StepData step{};
+    step.counts = inputs.counts(count);
+    residual_site(step, {RowAxis::kTokens, kTokenCount, 1, count + spare}, site, processors_, workspace,
+                  nullptr);
+  }
+
+  Inputs on_device() const {
     std::vector<std::int32_t> counts((kMostRows + 1) * kCounts, -1);
     for (size_t count = 0; count <= kMostRows; ++count)
       counts[count * kCounts + kTokenCount] = static_cast<std::int32_t>(count);
@@ -386,12 +386,12 @@ void ResidualSiteTest::expect_right(const HostOutputs& got, size_t row) const {
 
 TEST_P(ResidualSiteTest, EachRowIsRightAndTheSameInEveryLaunch) {
   const Case& c = GetParam();
-  const Device device = on_device();
+  const Inputs inputs = on_device();
   const DeviceArray<float> workspace(
       static_cast<size_t>(residual_site_workspace({kStreams, c.hidden}, kMostRows)));
   const Outputs alone_outputs(kMostRows, hidden_, streams_before());
   for (int row = 0; row < kMostRows; ++row)
-    run(alone_outputs, row, 1, 0, workspace.data(), device);
+    run(alone_outputs, row, 1, 0, workspace.data(), inputs);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const HostOutputs alone(alone_outputs);
   for (const size_t row : {0, 1, 7, 8, 15, 16, 500, 2047}) {
@@ -416,7 +416,7 @@ TEST_P(ResidualSiteTest, EachRowIsRightAndTheSameInEveryLaunch) {
     const auto [rows, spare] = launched;
     SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(rows + spare));
     const Outputs outputs(kMostRows, hidden_, streams_before());
-    run(outputs, 0, rows, spare, workspace.data(), device);
+    run(outputs, 0, rows, spare, workspace.data(), inputs);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const HostOutputs got(outputs);
     expect_same_rows("streams", got.streams, alone.streams, rows, 4 * hidden_);
