@@ -109,6 +109,8 @@ bool has_op(graph::Op op, bool wide);
 
 // Its parts, by topic.
 Result<DeviceOp> prepare_stream(const Prepare& prepare, const graph::Node& node);
+// Of bf16 streams: kHcCoefficients alone.
+Result<DeviceOp> prepare_coefficients(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_linear(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_record(const Prepare& prepare, const graph::Node& node);

@@ -9,6 +9,49 @@ namespace deepinfer::backend::cuda {
 using graph::Node;
 using graph::Op;
 
+namespace {
+
+Result<void> take_coefficients(const Prepare& prepare, const Node& node, ResidualSite& site) {
+  const auto& attributes = std::get<graph::HcAttributes>(node.attributes);
+  const int hidden = prepare.graph.hidden;
+  if (attributes.streams != 4 || hidden % kSiteChannels != 0)
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot compile a residual site of {} streams of {} channels; the cuda backend takes 4 "
+                    "streams of a multiple of {} channels",
+                    attributes.streams, hidden, kSiteChannels));
+  site.shape = {attributes.streams, hidden, attributes.sinkhorn_iterations, attributes.rms_eps,
+                attributes.hc_eps};
+  DI_ASSIGN(site.terms, prepare.weights.terms_of_site(node.weights[0]));
+  DI_ASSIGN(site.base, prepare.weights.values(node.weights[1]));
+  DI_ASSIGN(site.scale, prepare.weights.values(node.weights[2]));
+  site.streams = prepare.values(node.inputs[0]);
+  DI_CHECK(site.streams.data != nullptr && site.streams.bf16);
+  site.pre = prepare.floats(node.outputs[0]);
+  site.post = prepare.floats(node.outputs[1]);
+  site.comb = prepare.floats(node.outputs[2]);
+  return {};
+}
+
+DeviceOp launched(const Prepare& prepare, const ResidualSite& site, RowSpace rows, graph::ValueId output) {
+  const std::int64_t workspace =
+      residual_site_workspace(site.shape, static_cast<int>(prepare.most_rows(output)));
+  prepare.want_scratch(static_cast<std::size_t>(workspace) * sizeof(float));
+  return [=, step = &prepare.step, scratch = prepare.scratch,
+          multiprocessors = prepare.device->multiprocessors()](const Launch& launch) {
+    residual_site(step->data(), launch.sized(rows), site, multiprocessors, scratch->at<float>(),
+                  launch.stream);
+  };
+}
+
+}  // namespace
+
+Result<DeviceOp> prepare_coefficients(const Prepare& prepare, const Node& node) {
+  ResidualSite site;
+  DI_TRY(take_coefficients(prepare, node, site));
+  return launched(prepare, site, prepare.space_of(node.outputs[0]), node.outputs[0]);
+}
+
 // The parts of a fused site are an expand (not at every site), coefficients, a collapse and a norm.
 Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const Node& node) {
   ResidualSite site;
@@ -23,25 +66,10 @@ Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const Node& node)
         site.post_in = prepare.floats(part.inputs[2]);
         site.comb_in = prepare.floats(part.inputs[3]);
         break;
-      case Op::kHcCoefficients: {
-        const auto& attributes = std::get<graph::HcAttributes>(part.attributes);
-        if (attributes.streams != 4)
-          return make_error(
-              ErrorKind::kUnsupported,
-              fmt::format("cannot compile a residual site of {} streams; the cuda backend takes 4",
-                          attributes.streams));
-        site.shape = {attributes.streams, prepare.graph.hidden, attributes.sinkhorn_iterations,
-                      attributes.rms_eps, attributes.hc_eps};
-        DI_ASSIGN(site.weights.fn, prepare.weights.values(part.weights[0]));
-        DI_ASSIGN(site.weights.base, prepare.weights.values(part.weights[1]));
-        DI_ASSIGN(site.weights.scale, prepare.weights.values(part.weights[2]));
-        site.streams = prepare.values(part.inputs[0]);
+      case Op::kHcCoefficients:
+        DI_TRY(take_coefficients(prepare, part, site));
         own_pre = part.outputs[0];
-        site.pre = prepare.floats(part.outputs[0]);
-        site.post = prepare.floats(part.outputs[1]);
-        site.comb = prepare.floats(part.outputs[2]);
         break;
-      }
       case Op::kHcCollapse:
         collapse_pre = part.inputs[1];
         collapsed = part.outputs[0];
@@ -66,13 +94,8 @@ Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const Node& node)
     DI_ASSIGN(const float* const kept, prepare.keep(room));
     *unused = const_cast<float*>(kept);
   }
-  DI_CHECK(site.streams.data != nullptr && site.streams.bf16 && site.normed.bf16);
-  prepare.want_scratch(static_cast<std::size_t>(residual_site_workspace(
-                           site.shape, static_cast<int>(prepare.most_rows(node.outputs[0])))) *
-                       sizeof(float));
-  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
-    residual_site(step->data(), launch.sized(rows), site, scratch->at<float>(), launch.stream);
-  });
+  DI_CHECK(site.normed.data != nullptr && site.normed.bf16);
+  return launched(prepare, site, rows, node.outputs[0]);
 }
 
 }  // namespace deepinfer::backend::cuda

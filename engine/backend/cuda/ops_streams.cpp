@@ -30,6 +30,7 @@ Result<DeviceOp> norm(const Prepare& prepare, const Node& node, bool heads) {
   });
 }
 
+// kHcCoefficients with sums in f64, or kHcHeadPre.
 Result<DeviceOp> hc_site(const Prepare& prepare, const Node& node) {
   const HcShape shape = hc_shape(prepare, node);
   if (shape.streams != 4)
@@ -57,8 +58,8 @@ Result<DeviceOp> hc_site(const Prepare& prepare, const Node& node) {
   float* const post = prepare.floats(node.outputs[1]);
   float* const comb = prepare.floats(node.outputs[2]);
   return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch](const Launch& launch) {
-    hc_coefficients(step->data(), launch.sized(rows), shape, site, h, wide, scratch->at<void>(), pre, post,
-                    comb, launch.stream);
+    hc_coefficients(step->data(), launch.sized(rows), shape, site, h, scratch->at<double>(), pre, post, comb,
+                    launch.stream);
   });
 }
 
@@ -154,6 +155,7 @@ Result<DeviceOp> prepare_stream(const Prepare& prepare, const Node& node) {
     case Op::kRmsNorm: return norm(prepare, node, false);
     case Op::kHeadRmsNorm: return norm(prepare, node, true);
     case Op::kHcCoefficients:
+      return prepare.wide() ? hc_site(prepare, node) : prepare_coefficients(prepare, node);
     case Op::kHcHeadPre: return hc_site(prepare, node);
     case Op::kHcFirstPre: {
       float* const pre = prepare.floats(node.outputs[0]);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/common/weights.h"
+#include "backend/cuda/kernels/common/hc_site.h"
 #include "base/check.h"
 
 namespace deepinfer::backend::cuda {
@@ -84,6 +85,16 @@ Result<PlainMatrix> DeviceWeights::upload_part(const Weight& weight, const graph
   return matrix;
 }
 
+Result<std::vector<float>> DeviceWeights::decoded(const Weight& from) {
+  if (from.parts.empty() || from.parts[0].data == nullptr) return without_bytes(from);
+  std::vector<float> values(static_cast<std::size_t>(from.n * from.k));
+  for (std::int64_t row = 0; row < from.n; ++row)
+    decode_weight_row(
+        from, 0, row,
+        std::span(values).subspan(static_cast<std::size_t>(row * from.k), static_cast<std::size_t>(from.k)));
+  return values;
+}
+
 Result<const float*> DeviceWeights::values(WeightId id) {
   if (const auto found = values_.find(id); found != values_.end()) return found->second;
   const Weight& from = weight(id);
@@ -91,14 +102,25 @@ Result<const float*> DeviceWeights::values(WeightId id) {
     DI_ASSIGN(std::byte* const imagined, keep(static_cast<std::size_t>(from.n * from.k) * sizeof(float)));
     return values_[id] = reinterpret_cast<const float*>(imagined);
   }
-  if (from.parts.empty() || from.parts[0].data == nullptr) return without_bytes(from);
-  std::vector<float> decoded(static_cast<std::size_t>(from.n * from.k));
-  for (std::int64_t row = 0; row < from.n; ++row)
-    decode_weight_row(
-        from, 0, row,
-        std::span(decoded).subspan(static_cast<std::size_t>(row * from.k), static_cast<std::size_t>(from.k)));
-  DI_ASSIGN(std::byte* const data, upload(decoded.data(), decoded.size() * sizeof(float)));
+  DI_ASSIGN(const std::vector<float> values, decoded(from));
+  DI_ASSIGN(std::byte* const data, upload(values.data(), values.size() * sizeof(float)));
   return values_[id] = reinterpret_cast<const float*>(data);
+}
+
+Result<const std::uint32_t*> DeviceWeights::terms_of_site(WeightId id) {
+  if (const auto found = site_terms_.find(id); found != site_terms_.end()) return found->second;
+  const Weight& from = weight(id);
+  const auto hidden = static_cast<int>(from.k / 4);
+  DI_CHECK(from.n == 24 && from.k == 4 * std::int64_t{hidden} && hidden % kSiteChannels == 0);
+  if (device_->imagined()) {
+    DI_ASSIGN(std::byte* const imagined,
+              keep(static_cast<std::size_t>(site_term_words(hidden)) * sizeof(std::uint32_t)));
+    return site_terms_[id] = reinterpret_cast<const std::uint32_t*>(imagined);
+  }
+  DI_ASSIGN(const std::vector<float> values, decoded(from));
+  const std::vector<std::uint32_t> terms = site_terms(values, hidden);
+  DI_ASSIGN(std::byte* const data, upload(terms.data(), terms.size() * sizeof(std::uint32_t)));
+  return site_terms_[id] = reinterpret_cast<const std::uint32_t*>(data);
 }
 
 Result<const std::int32_t*> DeviceWeights::integers(WeightId id) {

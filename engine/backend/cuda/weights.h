@@ -24,6 +24,8 @@ class DeviceWeights {
   }
   // Part 0 as f32, row-major; for vectors and hyper-connection matrices.
   Result<const float*> values(graph::WeightId id);
+  // A hyper-connection matrix [24, 4 * hidden] as residual sites read it: site_terms of kernels/common/hc_site.h.
+  Result<const std::uint32_t*> terms_of_site(graph::WeightId id);
   // An integer weight, all rows.
   Result<const std::int32_t*> integers(graph::WeightId id);
   // Part 0 in the checkpoint's layout.
@@ -40,12 +42,15 @@ class DeviceWeights {
  private:
   Result<std::byte*> keep(std::size_t bytes);
   Result<std::byte*> upload(const void* from, std::size_t bytes);
+  // Part 0 as f32, on the host.
+  static Result<std::vector<float>> decoded(const graph::Weight& from);
   Result<PlainMatrix> upload_part(const graph::Weight& weight, const graph::WeightPart& part);
 
   std::shared_ptr<Device> device_;
   const graph::Graph& graph_;
   std::vector<DeviceBuffer> buffers_;
   std::map<graph::WeightId, const float*> values_;
+  std::map<graph::WeightId, const std::uint32_t*> site_terms_;
   std::map<graph::WeightId, const std::int32_t*> integers_;
   std::map<graph::WeightId, PlainStack> plain_;
   std::map<graph::WeightId, PlainMatrix> plain_first_;

@@ -66,15 +66,14 @@ __device__ float mix_of(const Sum* partial, int ranges, std::int64_t row, std::i
 }
 
 // One warp a row; lane i * s + j holds comb[i][j].
-template <class Sum>
-__global__ void hc_finish_kernel(StepData step, int count, HcShape shape, HcSite site, const Sum* partial,
+__global__ void hc_finish_kernel(StepData step, int count, HcShape shape, HcSite site, const double* partial,
                                  int ranges, float* pre, float* post, float* comb) {
   constexpr int s = kMostStreams;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   const int lane = static_cast<int>(threadIdx.x);
-  const float mix = mix_of<Sum, kMostOutputs>(partial, ranges, row,
-                                              static_cast<std::int64_t>(s) * shape.hidden, shape.rms_eps);
+  const float mix = mix_of<double, kMostOutputs>(partial, ranges, row,
+                                                 static_cast<std::int64_t>(s) * shape.hidden, shape.rms_eps);
   float mixed = 0.0f;
   if (lane < kMostOutputs) {
     const float scale = site.scale[lane < s ? 0 : lane < 2 * s ? 1 : 2];
@@ -177,18 +176,11 @@ std::int64_t hc_workspace_values(const HcShape& shape, int outputs, int most_row
   return static_cast<std::int64_t>(most_rows) * ranges_of(shape) * (outputs + 1);
 }
 
-void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
-                     void* workspace, float* pre, float* post, float* comb, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(rows.most));
-  if (wide) {
-    partial_sums<double, kMostOutputs>(step, rows, shape, site.fn, h, workspace, stream);
-    launch(hc_finish_kernel<double>, grid, 32, 0, stream, step, rows.count, shape, site,
-           static_cast<const double*>(workspace), ranges_of(shape), pre, post, comb);
-  } else {
-    partial_sums<float, kMostOutputs>(step, rows, shape, site.fn, h, workspace, stream);
-    launch(hc_finish_kernel<float>, grid, 32, 0, stream, step, rows.count, shape, site,
-           static_cast<const float*>(workspace), ranges_of(shape), pre, post, comb);
-  }
+void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h,
+                     double* workspace, float* pre, float* post, float* comb, cudaStream_t stream) {
+  partial_sums<double, kMostOutputs>(step, rows, shape, site.fn, h, workspace, stream);
+  launch(hc_finish_kernel, dim3(static_cast<unsigned>(rows.most)), 32, 0, stream, step, rows.count, shape,
+         site, workspace, ranges_of(shape), pre, post, comb);
 }
 
 void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,

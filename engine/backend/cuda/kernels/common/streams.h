@@ -31,17 +31,18 @@ struct HcShape {
   float rms_eps = 0, hc_eps = 0;
 };
 inline constexpr int kHcColumns = 1024;  // columns of one partial sum
-// Floats (doubles when `wide`) of the workspace of hc_coefficients and hc_head_pre.
+// Values of the workspace: doubles of hc_coefficients, floats of hc_head_pre, doubles when `wide`.
 std::int64_t hc_workspace_values(const HcShape& shape, int outputs, int most_rows);
 struct HcSite {
   const float* fn = nullptr;  // [outputs, streams * hidden]
   const float* base = nullptr;
   const float* scale = nullptr;
 };
-// h [R, streams, hidden] -> pre [R, s], post [R, s], comb [R, s, s] (backbone.md 4.1). `wide`: sums in f64.
-void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
-                     void* workspace, float* pre, float* post, float* comb, cudaStream_t stream);
-// The head's own mix (backbone.md 4.4).
+// h [R, streams, hidden] -> pre [R, s], post [R, s], comb [R, s, s] (backbone.md 4.1). Sums in f64; for bf16 values with f32 sums
+// there is residual_site (hc_site.h).
+void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h,
+                     double* workspace, float* pre, float* post, float* comb, cudaStream_t stream);
+// The head's own mix (backbone.md 4.4). `wide`: sums in f64.
 void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
                  void* workspace, float* pre, cudaStream_t stream);
 void hc_first_pre(const StepData& step, RowSpace rows, int streams, float* pre, cudaStream_t stream);
