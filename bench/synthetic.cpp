@@ -134,6 +134,12 @@ bool is_norm(const graph::Weight& weight) {
   return weight.name.ends_with("norm.weight");
 }
 
+// The last product of attention, and those of experts.
+bool leaves_layer(const graph::Weight& weight) {
+  return weight.name.find(".wo_b.") != std::string::npos || weight.name.find(".w2.") != std::string::npos ||
+         weight.name.ends_with(".wo_b") || weight.name.ends_with(".w2");
+}
+
 // Weights of the widest norm, all one.
 std::vector<std::byte> ones(const graph::Graph& graph) {
   std::size_t widest = 0;
@@ -167,17 +173,20 @@ void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
   // Codes have a spread of about 64 (FP8) or 2 (FP4); outputs should keep the size of their inputs.
   synthetic.pools.emplace_back(scales, std::byte{127 - 12});
   synthetic.pools.emplace_back(scales, std::byte{127 - 7});
+  // What a layer adds is small beside the streams, so that a token stays itself in all layers and routers choose for each alone.
+  synthetic.pools.emplace_back(scales, std::byte{127 - 12 - 12});
+  synthetic.pools.emplace_back(scales, std::byte{127 - 7 - 12});
   // A random bias of the router would choose the same experts for every token; so do inputs that norms have made small.
   synthetic.pools.emplace_back(4096 * sizeof(float), std::byte{0});
   synthetic.pools.push_back(ones(graph));
   for (graph::Weight& weight : graph.weights)
     for (graph::WeightPart& part : weight.parts) {
       std::size_t pool = static_cast<std::size_t>(weight.format);
-      if (weight.name.find(".gate.bias") != std::string::npos) pool = kFormats + 2;
-      if (is_norm(weight)) pool = kFormats + 3;
+      if (weight.name.find(".gate.bias") != std::string::npos) pool = kFormats + 4;
+      if (is_norm(weight)) pool = kFormats + 5;
       part.data = synthetic.pools[pool].data();
-      part.scale =
-          synthetic.pools[weight.format == graph::WeightFormat::kFp4Rows ? kFormats + 1 : kFormats].data();
+      const std::size_t scale = weight.format == graph::WeightFormat::kFp4Rows ? kFormats + 1 : kFormats;
+      part.scale = synthetic.pools[scale + (leaves_layer(weight) ? 2 : 0)].data();
     }
 }
 

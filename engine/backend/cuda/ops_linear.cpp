@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <map>
+#include <vector>
+
 #include "backend/cuda/kernels/common/linear.h"
 #include "backend/cuda/kernels/sm90/linear_many.h"
 #include "backend/cuda/ops.h"
@@ -50,13 +53,16 @@ Result<void> add_part(const Prepare& prepare, const Node& node, LinearParts& par
   return {};
 }
 
-// Parts that share an input: one launch for few rows, one a part for many.
-DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearParts& parts) {
-  const Values x = prepare.values(node.inputs[0]);
-  const RowSpace rows = prepare.space_of(node.outputs[0]);
-  const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
-  std::vector<LinearManyPlan> many;
-  for (int i = 0; i < parts.count && has_many_rows(most_rows) && prepare.device->hopper(); ++i) {
+// Plans of the kernels for many rows: parts of one code together, one plan a row tile. Empty: a part has a shape that they are not
+// made for, as small models have.
+struct ManyPlans {
+  std::vector<LinearMany> parts;
+  std::map<int, LinearManyPlan> by_row_tile;
+};
+std::vector<ManyPlans> plan_many(const Prepare& prepare, const LinearParts& parts, const Values& x,
+                                 const RowSpace& rows, std::int64_t most_rows) {
+  std::map<PackedCode, ManyPlans> by_code;
+  for (int i = 0; i < parts.count; ++i) {
     const LinearPart& part = parts.part[i];
     LinearMany linear;
     linear.weight = part.weight;
@@ -68,20 +74,40 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
     linear.y_bf16 = part.y.bf16;
     linear.count = prepare.step.data().counts + rows.count;
     linear.most_rows = static_cast<int>(most_rows);
-    LinearManyPlan plan;
-    // Small models have shapes that these kernels are not made for.
-    if (plan_linear_many(linear, 0, &plan) != cudaSuccess) break;
-    many.push_back(plan);
+    by_code[part.weight.code].parts.push_back(linear);
   }
-  if (static_cast<int>(many.size()) < parts.count) many.clear();
+  std::vector<ManyPlans> all;
+  for (auto& [code, plans] : by_code) {
+    for (const int row_tile : kLinearRowTiles) {
+      LinearManyPlan plan;
+      if (plan_linear_many(plans.parts, row_tile, &plan) != cudaSuccess) return {};
+      plans.by_row_tile.emplace(row_tile, plan);
+    }
+    all.push_back(std::move(plans));
+  }
+  return all;
+}
+
+// Parts that share an input: one launch for few rows, one a code for many.
+DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearParts& parts) {
+  const Values x = prepare.values(node.inputs[0]);
+  const RowSpace rows = prepare.space_of(node.outputs[0]);
+  const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
+  std::vector<ManyPlans> many;
+  if (has_many_rows(most_rows) && prepare.device->hopper())
+    many = plan_many(prepare, parts, x, rows, most_rows);
   return [=, step = &prepare.step, device = prepare.device](const Launch& launch) {
     const RowSpace sized = launch.sized(rows);
+    const int processors = device->multiprocessors();
     if (many.empty() || !has_many_rows(sized.most)) {
-      linear_few(step->data(), sized, parts, x, device->multiprocessors(), launch.stream);
+      linear_few(step->data(), sized, parts, x, processors, launch.stream);
       return;
     }
-    for (const LinearManyPlan& plan : many)
-      device->note(launch_linear_many(plan, launch.stream), "launched a product");
+    for (const ManyPlans& plans : many) {
+      const LinearManyPlan& plan =
+          plans.by_row_tile.at(linear_many_row_tile(plans.parts, sized.most, processors));
+      device->note(launch_linear_many(plan, sized.most, processors, launch.stream), "launched a product");
+    }
   };
 }
 

@@ -144,12 +144,12 @@ Result<DeviceOp> prepare_record(const Prepare& prepare, const Node& node) {
   const RowSpace rows = prepare.space_of(node.inputs[0]);
   if (node.op == Op::kWindowWrite)
     return DeviceOp([=](const Launch& launch) {
-      write_window(step->data(), launch.most[kSequenceCount], rows.axis, record, first, launch.stream);
+      write_window(step->data(), launch.sized(rows), record, first, launch.stream);
     });
   if (node.op == Op::kCompressorWrite) {
     const Values second = prepare.values(node.inputs[1]);
     return DeviceOp([=](const Launch& launch) {
-      write_compressor(step->data(), launch.most[kSequenceCount], record.place, first, second, launch.stream);
+      write_compressor(step->data(), launch.sized(rows), record.place, first, second, launch.stream);
     });
   }
   return DeviceOp([=](const Launch& launch) {

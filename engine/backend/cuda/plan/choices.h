@@ -7,7 +7,7 @@
 
 namespace deepinfer::backend::cuda {
 
-inline constexpr int kManyRows = 48;  // of a product
+inline constexpr int kManyRows = 9;   // of a product
 inline constexpr int kManyPairs = 4;  // of rows and experts, an expert, on average
 
 // Is a product of so many rows for the kernels for many rows?

@@ -49,8 +49,8 @@ TEST(Choices, Attention) {
 
 TEST(Choices, Products) {
   EXPECT_FALSE(has_many_rows(1));
-  EXPECT_FALSE(has_many_rows(47));
-  EXPECT_TRUE(has_many_rows(48));
+  EXPECT_FALSE(has_many_rows(8));
+  EXPECT_TRUE(has_many_rows(9));
   EXPECT_TRUE(has_many_rows(8192));
   EXPECT_TRUE(has_many_pairs(5, 1, 1));
   EXPECT_FALSE(has_many_pairs(4, 1, 1));

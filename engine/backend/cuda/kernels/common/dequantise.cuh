@@ -39,17 +39,15 @@ __device__ inline void fp8_step(std::uint32_t even, std::uint32_t odd, std::uint
   a[3] = multiply_bf16x2(place_high(odd), factor);
 }
 
-// One k16 step of a kFp4 unit: codes lie so that most registers need one shift and one mask (packed.h). Bits s eem are put to
-// s 000000ee m000000: the value times 2^-126.
+// One k16 step of a kFp4 unit. Codes lie so that few masks are needed (packed.h), for masks and right shifts are what these kernels
+// run out of; left shifts run elsewhere. Bits s eem are put to s 000000ee m000000: the value times 2^-126.
 __device__ inline void fp4_step(std::uint32_t word, std::uint32_t factor_low_row,
                                 std::uint32_t factor_high_row, std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t kPlaces = 0x81c081c0u;
-  const std::uint32_t last =
-      ((word << 1) & 0x80008000u) | ((word >> 5) & 0x01000100u) | ((word >> 4) & 0x00c000c0u);
-  a[0] = multiply_bf16x2(word & kPlaces, factor_low_row);
-  a[1] = multiply_bf16x2((word << 3) & kPlaces, factor_high_row);
-  a[2] = multiply_bf16x2((word << 6) & kPlaces, factor_low_row);
-  a[3] = multiply_bf16x2(last, factor_high_row);
+  constexpr std::uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u, kBoth = kSign | kMagnitude;
+  a[0] = multiply_bf16x2(word & kBoth, factor_low_row);
+  a[1] = multiply_bf16x2((word << 3) & kBoth, factor_high_row);
+  a[2] = multiply_bf16x2(((word << 1) & kSign) | ((word << 6) & kMagnitude), factor_low_row);
+  a[3] = multiply_bf16x2(((word << 2) & kSign) | ((word >> 3) & kMagnitude), factor_high_row);
 }
 
 __device__ inline void mma_step(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

@@ -40,11 +40,11 @@ constexpr int unit_scale_bytes(PackedCode code) {
   return code == PackedCode::kBf16 ? 0 : code == PackedCode::kFp8 ? 1 : 32;
 }
 
-// Where bit `bit` of code a_i (0: mantissa, 1 and 2: exponent, 3: sign) lies within 16: at those of a bf16, shifted right by 3 i, for
-// the first three; the last has what is left.
+// Where bit `bit` of code a_i (0: mantissa, 1 and 2: exponent, 3: sign) lies within 16 bits. a_0 and a_1 lie as in a bf16, shifted
+// right by 0 and 3; a_2 and a_3 have their magnitudes in one piece and their signs where there is room.
 constexpr int fp4_bit(int i, int bit) {
-  if (i == 3) return bit == 0 ? 10 : bit == 1 ? 11 : bit == 2 ? 13 : 14;
-  return (bit == 3 ? 15 : 6 + bit) - 3 * i;
+  constexpr int kMagnitude[] = {6, 3, 0, 9}, kSign[] = {15, 12, 14, 13};
+  return bit == 3 ? kSign[i] : kMagnitude[i] + bit;
 }
 
 struct PackedMatrix {

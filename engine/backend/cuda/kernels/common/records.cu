@@ -65,15 +65,16 @@ __global__ void quantise_kernel(StepData step, int count, RecordShape shape, Val
       shape, [&](int c) { return value_at(v, first + c); }, y, first);
 }
 
-// Block (s, i): row i from the end of sequence s.
-__global__ void window_kernel(StepData step, RowAxis axis, Record record, Values rows) {
+// Block: a row. Of a sequence, only the last ones have a place in the ring.
+__global__ void window_kernel(StepData step, RowSpace space, Record record, Values rows) {
   wait_for_inputs();
-  if (static_cast<int>(blockIdx.y) >= step.counts[kSequenceCount]) return;
-  const SequenceData sequence = step.sequences[blockIdx.y];
-  const SequenceRows mine = rows_of(sequence, axis);
-  const int i = mine.count - 1 - static_cast<int>(blockIdx.x);
-  if (i < 0) return;
-  const std::int64_t first = static_cast<std::int64_t>(mine.first_row + i) * rows.columns;
+  const auto row = static_cast<int>(blockIdx.x);
+  if (row >= step.counts[space.count]) return;
+  const SequenceData sequence = step.sequences[step.sequence_of[token_row(step, space.axis, row)]];
+  const SequenceRows mine = rows_of(sequence, space.axis);
+  const int i = row - mine.first_row;
+  if (i < mine.count - record.place.rows) return;
+  const std::int64_t first = static_cast<std::int64_t>(row) * rows.columns;
   encode_record<kThreads>(record.shape, ring_record(sequence, record.place, mine.first_position + i),
                           [&](int c) { return value_at(rows, first + c); });
 }
@@ -142,12 +143,13 @@ __global__ void compress_kernel(StepData step, RowSpace rows, int group_list, Co
 
 __global__ void compressor_kernel(StepData step, RecordPlace ring, Values u, Values g) {
   wait_for_inputs();
-  if (static_cast<int>(blockIdx.y) >= step.counts[kSequenceCount]) return;
-  const SequenceData sequence = step.sequences[blockIdx.y];
-  const int i = sequence.tokens - 1 - static_cast<int>(blockIdx.x);
-  if (i < 0) return;
+  const auto row = static_cast<int>(blockIdx.x);
+  if (row >= step.counts[kTokenCount]) return;
+  const SequenceData sequence = step.sequences[step.sequence_of[row]];
+  const int i = row - sequence.first_token_row;
+  if (i < sequence.tokens - ring.rows) return;
   auto* kept = reinterpret_cast<float*>(ring_record(sequence, ring, sequence.start + i).codes);
-  const std::int64_t first = static_cast<std::int64_t>(sequence.first_token_row + i) * u.columns;
+  const std::int64_t first = static_cast<std::int64_t>(row) * u.columns;
   for (int c = static_cast<int>(threadIdx.x); c < u.columns; c += kThreads) {
     kept[c] = value_at(u, first + c);
     kept[u.columns + c] = value_at(g, first + c);
@@ -179,11 +181,9 @@ void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Value
                  kThreads, 0, stream, step, rows.count, shape, v, y);
 }
 
-void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows,
-                  cudaStream_t stream) {
-  launch_chained(window_kernel,
-                 dim3(static_cast<unsigned>(record.place.rows), static_cast<unsigned>(sequences)), kThreads,
-                 0, stream, step, axis, record, rows);
+void write_window(const StepData& step, RowSpace space, Record record, Values rows, cudaStream_t stream) {
+  launch_chained(window_kernel, dim3(static_cast<unsigned>(space.most)), kThreads, 0, stream, step, space,
+                 record, rows);
 }
 
 void write_blocks(const StepData& step, RowSpace rows, Record record, Values values, cudaStream_t stream) {
@@ -197,10 +197,10 @@ void compress(const StepData& step, RowSpace rows, Compression compression, Valu
                  group_list(rows), compression, u, g, pooled);
 }
 
-void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g,
+void write_compressor(const StepData& step, RowSpace tokens, RecordPlace ring, Values u, Values g,
                       cudaStream_t stream) {
-  launch_chained(compressor_kernel, dim3(static_cast<unsigned>(ring.rows), static_cast<unsigned>(sequences)),
-                 kThreads, 0, stream, step, ring, u, g);
+  launch_chained(compressor_kernel, dim3(static_cast<unsigned>(tokens.most)), kThreads, 0, stream, step, ring,
+                 u, g);
 }
 
 }  // namespace deepinfer::backend::cuda

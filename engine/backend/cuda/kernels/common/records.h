@@ -21,8 +21,7 @@ void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y,
 void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y,
                    cudaStream_t stream);
 // The last ring-length rows of every sequence into its ring. Rows of T or D.
-void write_window(const StepData& step, int sequences, RowAxis axis, Record record, Values rows,
-                  cudaStream_t stream);
+void write_window(const StepData& step, RowSpace space, Record record, Values rows, cudaStream_t stream);
 // Rows of groups into their blocks.
 void write_blocks(const StepData& step, RowSpace rows, Record record, Values values, cudaStream_t stream);
 
@@ -36,7 +35,7 @@ struct Compression {
 // u, g [T, width] f32, width = channels * (overlap ? 2 : 1) -> pooled [groups, channels] (attention.md 4.1, 4.2, 10).
 void compress(const StepData& step, RowSpace rows, Compression compression, Values u, Values g, Values pooled,
               cudaStream_t stream);
-void write_compressor(const StepData& step, int sequences, RecordPlace ring, Values u, Values g,
+void write_compressor(const StepData& step, RowSpace tokens, RecordPlace ring, Values u, Values g,
                       cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

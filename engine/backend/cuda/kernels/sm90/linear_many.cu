@@ -144,14 +144,12 @@ struct Multiply {
 
 #endif
 
-template <PackedCode kCode, int kRows>
-__global__ void __launch_bounds__(kManyRowsThreads, 1)
-    linear_many(const __grid_constant__ LinearMany linear, const __grid_constant__ CUtensorMap x_map,
-                const __grid_constant__ CUtensorMap unit_map) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Layout = StageLayout<kCode, kRows>;
-  extern __shared__ std::uint8_t shared[];
-  Ring<Layout> ring(shared_address(shared));
+
+template <PackedCode kCode, int kRows>
+__device__ __forceinline__ void multiply_part(const LinearMany& linear, const CUtensorMap& x_map,
+                                              const CUtensorMap& unit_map, std::uint8_t* shared) {
+  Ring<StageLayout<kCode, kRows>> ring(shared_address(shared));
   if (threadIdx.x == 0) ring.initialise(1);
   __syncthreads();
   wait_for_inputs();
@@ -163,75 +161,107 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
     take_registers<240>();
     Multiply<kCode, kRows>::run(linear, ring, rows);
   }
+}
+
+#endif
+
+// Block (., p): of part p.
+template <PackedCode kCode, int kRows>
+__global__ void __launch_bounds__(kManyRowsThreads, 1)
+    linear_many(const __grid_constant__ LinearManyPlan plan) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ std::uint8_t shared[];
+  multiply_part<kCode, kRows>(plan.parts[blockIdx.y], plan.x_map, plan.unit_map[blockIdx.y], shared);
 #endif
 }
 
 template <PackedCode kCode, int kRows>
-cudaError_t launch(const LinearManyPlan& plan, cudaStream_t stream) {
+cudaError_t launch(const LinearManyPlan& plan, dim3 grid, cudaStream_t stream) {
   constexpr int kBytes = StageLayout<kCode, kRows>::kBytes;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(linear_many<kCode, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
-  launch_chained(linear_many<kCode, kRows>, dim3(static_cast<unsigned>(plan.blocks)), kManyRowsThreads,
-                 kBytes, stream, plan.linear, plan.x_map, plan.unit_map);
+  launch_chained(linear_many<kCode, kRows>, grid, kManyRowsThreads, kBytes, stream, plan);
   return cudaGetLastError();
 }
 
 template <PackedCode kCode>
-cudaError_t launch_code(const LinearManyPlan& plan, cudaStream_t stream) {
+cudaError_t launch_code(const LinearManyPlan& plan, dim3 grid, cudaStream_t stream) {
   switch (plan.row_tile) {
-    case 64: return launch<kCode, 64>(plan, stream);
-    case 128: return launch<kCode, 128>(plan, stream);
-    case 160: return launch<kCode, 160>(plan, stream);
-    case 192: return launch<kCode, 192>(plan, stream);
+    case 64: return launch<kCode, 64>(plan, grid, stream);
+    case 128: return launch<kCode, 128>(plan, grid, stream);
+    case 160: return launch<kCode, 160>(plan, grid, stream);
+    case 192: return launch<kCode, 192>(plan, grid, stream);
     default: return cudaErrorInvalidValue;
   }
 }
 
-}  // namespace
+std::int64_t out_tiles_of(const PackedMatrix& weight) {
+  return (weight.tiles() + kTileSlots - 1) / kTileSlots;
+}
 
-cudaError_t plan_linear_many(const LinearMany& linear, int row_tile, LinearManyPlan* plan) {
+bool has_shape(const LinearMany& linear) {
   const PackedMatrix& weight = linear.weight;
   if (weight.n <= 0 || weight.k <= 0 || weight.k_padded % kStageColumns != 0 || weight.k_padded < weight.k ||
       linear.groups <= 0 || linear.most_rows <= 0 || linear.y_stride % 8 != 0 ||
       reinterpret_cast<std::uintptr_t>(linear.y) % 16 != 0)
-    return cudaErrorInvalidValue;
-  if (linear.groups > 1 && (weight.n % linear.groups != 0 || weight.n / linear.groups % kBlockOutputs != 0))
-    return cudaErrorInvalidValue;
-  if (row_tile != 0 &&
+    return false;
+  return linear.groups == 1 ||
+         (weight.n % linear.groups == 0 && weight.n / linear.groups % kBlockOutputs == 0);
+}
+
+}  // namespace
+
+int linear_many_row_tile(std::span<const LinearMany> parts, int rows, int multiprocessors) {
+  std::int64_t out_tiles = 0;
+  for (const LinearMany& part : parts)
+    out_tiles += out_tiles_of(part.weight);
+  int best = 0;
+  std::int64_t least = 0;
+  for (const RowTile& choice : kRowTiles) {
+    const std::int64_t tiles = (rows + choice.rows - 1) / choice.rows * out_tiles;
+    const std::int64_t rounds = (tiles + multiprocessors - 1) / multiprocessors;
+    const std::int64_t cost = rounds * choice.stage_time[static_cast<int>(parts[0].weight.code)];
+    if (best != 0 && cost >= least) continue;
+    best = choice.rows;
+    least = cost;
+  }
+  return best;
+}
+
+cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, LinearManyPlan* plan) {
+  if (parts.empty() || parts.size() > kMostParts ||
       std::ranges::none_of(kRowTiles, [&](const RowTile& choice) { return choice.rows == row_tile; }))
     return cudaErrorInvalidValue;
-  int device = 0, processors = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-      error != cudaSuccess)
-    return error;
-  const std::int64_t out_tiles = (weight.tiles() + kTileSlots - 1) / kTileSlots;
-  const auto tiles = [&](int rows) { return (linear.most_rows + rows - 1) / rows * out_tiles; };
-  if (row_tile == 0) {
-    std::int64_t least = 0;
-    for (const RowTile& choice : kRowTiles) {
-      const std::int64_t rounds = (tiles(choice.rows) + processors - 1) / processors;
-      const std::int64_t cost = rounds * choice.stage_time[static_cast<int>(weight.code)];
-      if (row_tile != 0 && cost >= least) continue;
-      row_tile = choice.rows;
-      least = cost;
-    }
-  }
-  plan->linear = linear;
+  const LinearMany& first = parts[0];
+  plan->count = static_cast<int>(parts.size());
   plan->row_tile = row_tile;
-  plan->blocks = static_cast<int>(tiles(row_tile) < processors ? tiles(row_tile) : processors);
-  if (const cudaError_t error = describe_units(weight, 1, kTileSlots, &plan->unit_map); error != cudaSuccess)
-    return error;
-  return describe_rows(linear.x, linear.most_rows, linear.groups, weight.k, linear.x_stride, row_tile,
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const LinearMany& part = parts[i];
+    if (!has_shape(part) || part.weight.code != first.weight.code || part.weight.k != first.weight.k ||
+        part.x != first.x || part.groups != first.groups || part.count != first.count)
+      return cudaErrorInvalidValue;
+    plan->parts[i] = part;
+    if (const cudaError_t error = describe_units(part.weight, 1, kTileSlots, &plan->unit_map[i]);
+        error != cudaSuccess)
+      return error;
+  }
+  return describe_rows(first.x, first.most_rows, first.groups, first.weight.k, first.x_stride, row_tile,
                        &plan->x_map);
 }
 
-cudaError_t launch_linear_many(const LinearManyPlan& plan, cudaStream_t stream) {
-  switch (plan.linear.weight.code) {
-    case PackedCode::kBf16: return launch_code<PackedCode::kBf16>(plan, stream);
-    case PackedCode::kFp8: return launch_code<PackedCode::kFp8>(plan, stream);
-    case PackedCode::kFp4: return launch_code<PackedCode::kFp4>(plan, stream);
+cudaError_t launch_linear_many(const LinearManyPlan& plan, int rows, int multiprocessors,
+                               cudaStream_t stream) {
+  std::int64_t blocks = 1;
+  for (int i = 0; i < plan.count; ++i)
+    blocks =
+        std::max(blocks, (rows + plan.row_tile - 1) / plan.row_tile * out_tiles_of(plan.parts[i].weight));
+  blocks = std::min<std::int64_t>(blocks, multiprocessors);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(plan.count));
+  switch (plan.parts[0].weight.code) {
+    case PackedCode::kBf16: return launch_code<PackedCode::kBf16>(plan, grid, stream);
+    case PackedCode::kFp8: return launch_code<PackedCode::kFp8>(plan, grid, stream);
+    case PackedCode::kFp4: return launch_code<PackedCode::kFp4>(plan, grid, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -5,22 +5,28 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
+#include "backend/cuda/kernels/common/linear.h"
 #include "backend/cuda/kernels/common/many_rows.h"
 
 namespace deepinfer::backend::cuda {
 
-// What a launch needs; made once for an executable, whose buffers do not move.
+// What a launch needs; made once for an executable, whose buffers do not move. Parts share x and have one code.
 struct LinearManyPlan {
-  LinearMany linear;
+  LinearMany parts[kMostParts];
+  int count = 0;
   int row_tile = 0;  // rows of x a block multiplies at a time
-  int blocks = 0;
-  CUtensorMap x_map{}, unit_map{};
+  CUtensorMap x_map{}, unit_map[kMostParts]{};
 };
 
-// cudaErrorInvalidValue for shapes outside the contract. `row_tile`: 64, 128, 160 or 192; 0 chooses.
-cudaError_t plan_linear_many(const LinearMany& linear, int row_tile, LinearManyPlan* plan);
-// One kernel, capturable. Hopper only.
-cudaError_t launch_linear_many(const LinearManyPlan& plan, cudaStream_t stream);
+inline constexpr int kLinearRowTiles[] = {64, 128, 160, 192};
+// Which of them is best for so many rows.
+int linear_many_row_tile(std::span<const LinearMany> parts, int rows, int multiprocessors);
+// cudaErrorInvalidValue for shapes outside the contract.
+cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, LinearManyPlan* plan);
+// One kernel, capturable, for at most `rows` rows. Hopper only.
+cudaError_t launch_linear_many(const LinearManyPlan& plan, int rows, int multiprocessors,
+                               cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

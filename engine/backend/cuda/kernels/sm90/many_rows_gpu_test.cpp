@@ -82,6 +82,13 @@ double e2m1(unsigned code) {
   return code & 8u ? -kMagnitudes[code & 7u] : kMagnitudes[code & 7u];
 }
 
+int multiprocessors() {
+  int device = 0, count = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
 // A weight matrix twice: its values, and packed as packed.h says.
 struct Weights {
   PackedMatrix shape;
@@ -220,8 +227,8 @@ void check_linear(const LinearCase& c, int row_tile) {
   linear.weight.units = units.data();
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
-  CUDA_CHECK(plan_linear_many(linear, row_tile, &plan));
-  CUDA_CHECK(launch_linear_many(plan, nullptr));
+  CUDA_CHECK(plan_linear_many(std::span(&linear, 1), row_tile, &plan));
+  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
   LinearMany portable = linear;
   portable.y = y_portable.data();
   CUDA_CHECK(launch_linear_many_portable(portable, nullptr));
@@ -255,7 +262,7 @@ void check_linear(const LinearCase& c, int row_tile) {
   x_device.set(x);
   count.set({1});
   y.set(poison);
-  CUDA_CHECK(launch_linear_many(plan, nullptr));
+  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
   CUDA_CHECK(cudaDeviceSynchronize());
   const auto alone = y.get();
   const std::size_t row_words = static_cast<std::size_t>(c.n) * (c.bf16 ? 1 : 2);
@@ -288,8 +295,8 @@ TEST(LinearMany, NoRows) {
   linear.weight.units = units.data();
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
-  CUDA_CHECK(plan_linear_many(linear, 0, &plan));
-  CUDA_CHECK(launch_linear_many(plan, nullptr));
+  CUDA_CHECK(plan_linear_many(std::span(&linear, 1), 64, &plan));
+  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
   CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_EQ(y.get(), std::vector<std::uint16_t>(64 * 128, kPoison));
 }
@@ -301,17 +308,17 @@ TEST(LinearMany, RefusesWhatItCannotDo) {
   const DeviceArray<std::int32_t> count({0});
   const LinearMany good{weights.shape, x.data(), 128, 2, y.data(), 256, true, count.data(), 64};
   LinearManyPlan plan;
-  EXPECT_EQ(plan_linear_many(good, 0, &plan), cudaSuccess);
+  EXPECT_EQ(plan_linear_many(std::span(&good, 1), 64, &plan), cudaSuccess);
   LinearMany bad = good;
   bad.x_stride = 129;
-  EXPECT_EQ(plan_linear_many(bad, 0, &plan), cudaErrorInvalidValue);
+  EXPECT_EQ(plan_linear_many(std::span(&bad, 1), 64, &plan), cudaErrorInvalidValue);
   bad = good;
   bad.groups = 4;  // 64 outputs a group
-  EXPECT_EQ(plan_linear_many(bad, 0, &plan), cudaErrorInvalidValue);
+  EXPECT_EQ(plan_linear_many(std::span(&bad, 1), 64, &plan), cudaErrorInvalidValue);
   bad = good;
   bad.x = x.data() + 1;
-  EXPECT_EQ(plan_linear_many(bad, 0, &plan), cudaErrorInvalidValue);
-  EXPECT_EQ(plan_linear_many(good, 77, &plan), cudaErrorInvalidValue);
+  EXPECT_EQ(plan_linear_many(std::span(&bad, 1), 64, &plan), cudaErrorInvalidValue);
+  EXPECT_EQ(plan_linear_many(std::span(&good, 1), 77, &plan), cudaErrorInvalidValue);
 }
 
 cudaError_t gate_up_many(const ExpertsGateUp& experts) {
