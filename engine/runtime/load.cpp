@@ -94,7 +94,7 @@ Error does_not_fit(const MemoryPlan& plan, const std::string& what) {
 void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
   plan.items.clear();
   for (const auto& part : executable.memory())
-    plan.items.push_back({part.tag, part.bytes, {}});
+    plan.items.push_back({part.tag, part.bytes, part.on_host ? "on the host" : "", part.on_host});
 }
 
 // What `bytes` take of the device that is to hold them.
@@ -122,7 +122,7 @@ void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t block
 std::int64_t MemoryPlan::total() const {
   std::int64_t sum = 0;
   for (const MemoryItem& item : items)
-    sum += item.bytes;
+    if (!item.on_host) sum += item.bytes;
   return sum;
 }
 
@@ -132,6 +132,15 @@ std::string MemoryPlan::text() const {
     text += fmt::format("  {:<20} {:>16}  {}\n", item.tag, item.bytes, item.detail);
   text += fmt::format("  {:<20} {:>16}\n  {:<20} {:>16}", "total", total(), "available", budget);
   return text;
+}
+
+std::int64_t memory_beside(const model::Config& config, const state::Registry& registry,
+                           const backend::StepLimits& limits, const PrefixPlan& prefix, std::int64_t blocks) {
+  constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t most = blocks > 0 ? blocks : cache::blocks_for(limits.context) * limits.sequences;
+  return most * static_cast<std::int64_t>(registry.block_bytes()) +
+         limits.sequences * static_cast<std::int64_t>(registry.sequence_bytes()) +
+         prefix_memory(prefix, config, registry, kAll, 0).states_bytes();
 }
 
 std::int64_t available_memory() {
@@ -187,7 +196,12 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
 
   core.info.limits = {sizes.step_tokens, sizes.step_tokens, sizes.logit_rows, sizes.sequences,
                       sizes.max_model_len};
-  DI_ASSIGN(core.executable, core.device->compile(model.graph, model.registry, core.info.limits));
+  const backend::MemoryRoom room{
+      plan.budget,
+      memory_beside(model.config, model.registry, core.info.limits, options.prefix, options.blocks),
+      available_memory()};
+  DI_ASSIGN(core.executable,
+            core.device->compile_within(model.graph, model.registry, core.info.limits, room));
 
   // What compiling really took decides how many snapshots and blocks are left.
   add_executable(plan, *core.executable);
