@@ -75,6 +75,12 @@ std::int64_t machine_available() {
   return std::numeric_limits<std::int64_t>::max();
 }
 
+// Of the host, for tables whose pages are to be locked. What is cached of files counts as free: it may be theirs already.
+std::int64_t lockable_memory() {
+  return std::min(machine_available(),
+                  number_in("/sys/fs/cgroup/memory.max", std::numeric_limits<std::int64_t>::max()));
+}
+
 // Engram tables stay in the mapped files: their pages come and go.
 MemoryItem weights_item(const graph::Graph& graph) {
   std::int64_t bytes = 0;
@@ -85,10 +91,14 @@ MemoryItem weights_item(const graph::Graph& graph) {
 }
 
 Error does_not_fit(const MemoryPlan& plan, const std::string& what) {
+  const bool tables = std::any_of(plan.items.begin(), plan.items.end(), [](const MemoryItem& item) {
+    return item.tag == "engram tables" && !item.on_host;
+  });
   return make_error(ErrorKind::kOutOfMemory,
                     fmt::format("cannot load the model: {} does not fit\n{}", what, plan.text()),
-                    "lower --max-model-len, run fewer sequences, keep fewer --prefix-snapshots, or use a "
-                    "machine with more memory");
+                    std::string(tables ? "choose --engram-tables host, " : "") +
+                        "lower --max-model-len, run fewer sequences, keep fewer --prefix-snapshots, or use a "
+                        "machine with more memory");
 }
 
 void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
@@ -199,7 +209,7 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   const backend::MemoryRoom room{
       plan.budget,
       memory_beside(model.config, model.registry, core.info.limits, options.prefix, options.blocks),
-      available_memory()};
+      lockable_memory()};
   DI_ASSIGN(core.executable,
             core.device->compile_within(model.graph, model.registry, core.info.limits, room));
 

@@ -190,8 +190,10 @@ Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
   launch_all(tier);
   device_->note(cudaStreamEndCapture(stream, &captured), "captured a step");
   DI_TRY(device_->healthy());
+  // Nodes of the side stream keep its priority.
+  const unsigned flags = weights_.place() == TablePlace::kHost ? cudaGraphInstantiateFlagUseNodePriority : 0;
   const cudaError_t made =
-      fault_fires("cuda.capture") ? cudaErrorMemoryAllocation : cudaGraphInstantiate(&graph, captured, 0);
+      fault_fires("cuda.capture") ? cudaErrorMemoryAllocation : cudaGraphInstantiate(&graph, captured, flags);
   (void)cudaGraphDestroy(captured);
   if (made == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind
