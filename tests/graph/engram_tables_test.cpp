@@ -1,5 +1,5 @@
 // Where Engram tables lie changes no bit of a step: on the device, on the host with their rows fetched ahead, in pages of the mapped
-// file or in a copy. NOT RUN without a GPU.
+// file or in a copy. NOT RUN without a GPU, but for the first.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "backend/common/schedule.h"
 #include "base/fault.h"
+#include "graph/passes.h"
+#include "model/model.h"
 #include "support/device.h"
 
 namespace deepinfer::test {
@@ -30,6 +33,38 @@ DeviceOptions on_gpu(EngramTables tables, graph::Precision precision = graph::Pr
   options.sequences = 2;
   options.engram_tables = tables;
   return options;
+}
+
+// Without a GPU: in the released graph, rows of every layer can be fetched from the start of the step on.
+TEST(EngramAhead, NothingBeforeThemHoldsTheRowsOfV41Back) {
+  const auto model = model::load_config_only(DEEPINFER_SOURCE_DIR "/tests/data/configs/v41_flash.json", {});
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  for (const graph::FusionSet fusions : {graph::FusionSet{0}, graph::kAllFusions}) {
+    const graph::Graph fused = graph::fuse(*model->graph, fusions);
+    auto schedule = backend::Schedule::make(fused, [](graph::Op) { return true; });
+    ASSERT_TRUE(schedule.ok()) << schedule.error().message();
+    schedule->run_ahead([](graph::Op op) {
+      return op == graph::Op::kEngramRows || op == graph::Op::kHistoryWrite || op == graph::Op::kEngramGather;
+    });
+    const auto& nodes = schedule->nodes();
+    std::vector<int> layers;
+    int ahead = 0;
+    for (const backend::ScheduledNode& item : nodes) {
+      if (!item.ahead()) continue;
+      ++ahead;
+      EXPECT_EQ(item.from, 0);
+      if (item.node->op != graph::Op::kEngramGather) {
+        EXPECT_EQ(item.until, static_cast<int>(nodes.size())) << "no layer needs what it makes";
+        continue;
+      }
+      const graph::Node& reader = *nodes.at(static_cast<std::size_t>(item.until)).node;
+      EXPECT_EQ(reader.layer, item.node->layer);
+      EXPECT_EQ(reader.inputs, item.node->outputs);
+      layers.push_back(reader.layer);
+    }
+    EXPECT_EQ(layers, (std::vector<int>{1, 14}));
+    EXPECT_EQ(ahead, 5) << "two hashes, the history, two gathers";
+  }
 }
 
 class EngramTablesTest : public testing::Test {
