@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <span>
 
 namespace deepinfer::bench {
 
@@ -13,12 +14,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, int sequences, int context) {
+Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, int sequences, int context,
+                                                     const Engram& engram) {
   auto steps = std::unique_ptr<CudaSteps>(new CudaSteps);
   SyntheticSize size;
   size.layers = kLayers;
   size.experts = family == Family::kV4 ? 256 : 384;
   size.vocab = 129280;
+  size.engram_buckets = engram.buckets;
   DI_ASSIGN(steps->synthetic_, make_synthetic(family, size));
   auto graph = std::make_shared<graph::Graph>(*steps->synthetic_->model.graph);
   for (const graph::Node& node : graph->nodes) {
@@ -27,7 +30,9 @@ Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, 
     graph->seams.push_back({steps->chosen_.back(), node.outputs[0]});
   }
   steps->graph_ = graph;
-  DI_ASSIGN(steps->backend_, backend::create("cuda", {}));
+  backend::BackendOptions backend_options;
+  backend_options.engram_tables = engram.tables;
+  DI_ASSIGN(steps->backend_, backend::create("cuda", backend_options));
   const backend::StepLimits limits{tokens, tokens, sequences, sequences, context};
   const state::Registry& registry = steps->synthetic_->model.registry;
   DI_ASSIGN(steps->executable_, steps->backend_->compile(graph, registry, limits));
@@ -49,6 +54,14 @@ Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, 
     }
     steps->blocks_.push_back(std::move(blocks));
     DI_ASSIGN(std::byte* const area, place(registry.sequence_bytes(), "sequence state"));
+    // A history names tokens.
+    if (const state::ClassId id = registry.find(state::Kind::kTokenHistory, -1); id >= 0) {
+      const state::StateClass& history = registry.at(id);
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(history.rows));
+      for (std::int32_t& each : ids)
+        each = static_cast<std::int32_t>(random() % 128000u);
+      steps->backend_->write(area + history.code_offset, std::as_bytes(std::span(ids)));
+    }
     steps->areas_.push_back(area);
   }
   return steps;

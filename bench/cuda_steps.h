@@ -23,8 +23,18 @@ class CudaSteps {
  public:
   static constexpr int kLayers = 8;
 
+  // Engram as the model has it in two layers, with tables larger than released caches; 0: without.
+  struct Engram {
+    std::int64_t buckets = 0;  // SyntheticSize::engram_buckets
+    backend::EngramTables tables = backend::EngramTables::kAuto;
+  };
+
   // Errors of the backend, among them kUnsupported where this build or machine has none.
-  static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context);
+  static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context,
+                                                   const Engram& engram);
+  static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context) {
+    return create(family, tokens, sequences, context, {});
+  }
 
   // Seconds of a step of `tokens` further tokens of each of `sequences`, from position `start` on.
   Result<double> run(int sequences, int tokens, int start);
@@ -39,6 +49,7 @@ class CudaSteps {
   const Synthetic& synthetic() const { return *synthetic_; }
   const graph::Graph& graph() const { return *graph_; }
   const state::Registry& registry() const { return synthetic_->model.registry; }
+  std::vector<backend::Executable::Memory> memory() const { return executable_->memory(); }
 
  private:
   struct Lists;

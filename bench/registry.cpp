@@ -19,6 +19,11 @@ std::vector<Bench>& table() {
        "experts: bytes a "
        "second",
        run_cuda_decode},
+      {"cuda-engram",
+       "decode steps with Engram tables of gigabytes on the host: the time of their rows that the layers "
+       "before do not "
+       "hide, and the gather alone",
+       run_cuda_engram},
       {"cuda-nodes",
        "each kind of node of such steps by itself, caches cold: its share of the roof that bounds it",
        run_cuda_nodes},

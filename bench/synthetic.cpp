@@ -57,8 +57,21 @@ constexpr const char* kV41Config = R"({
     "compress_ratios": [@RATIOS@], "kv_source_layer_ids": [2, @HALF@], "index_source_layer_ids": [2, @HALF@, @LATER@],
     "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512, "candidate_source_layer_id": @HALF@,
     "candidate_topk_blocks": 2048, "candidate_block_size": 8, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
-    "engram_layer_ids": [], "num_nextn_predict_layers": 0}
+    @ENGRAM@, "num_nextn_predict_layers": 0}
 })";
+
+constexpr int kEngramIds = 99092;  // of the canonicalised vocabulary
+
+std::string engram_text(std::int64_t buckets) {
+  if (buckets == 0) return R"("engram_layer_ids": [])";
+  // Bucket counts are the next primes: those of two tables lie within 1,000.
+  const std::int64_t rows = 24 * (buckets + 1000);
+  return fmt::format(R"("engram_layer_ids": [{}, {}], "engram_num_embeddings": [{}, {}], )", kEngramLayers[0],
+                     kEngramLayers[1], rows, rows) +
+         fmt::format(R"("engram_vocab_size": {}, "engram_compressed_vocab_size": {}, )", buckets,
+                     kEngramIds) +
+         R"("engram_max_ngram_size": 4, "engram_n_heads": 8, "engram_head_dim": 256, "engram_pad_token_id": 2)";
+}
 
 // Fills a text's @NAMES@. V4.1: two plain layers, ratio 2 up to the middle, ratio 1 from there; V4: ratios 4 and 128 in turn.
 std::string config_text(Family family, const SyntheticSize& size) {
@@ -76,7 +89,8 @@ std::string config_text(Family family, const SyntheticSize& size) {
                                                        {"@EXPERTS@", std::to_string(size.experts)},
                                                        {"@HALF@", std::to_string(half)},
                                                        {"@LATER@", std::to_string(half + 2)},
-                                                       {"@RATIOS@", ratios}};
+                                                       {"@RATIOS@", ratios},
+                                                       {"@ENGRAM@", engram_text(size.engram_buckets)}};
   std::string text = family == Family::kV4 ? kV4Config : kV41Config;
   for (const auto& [name, value] : names)
     for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name))
@@ -156,6 +170,23 @@ std::vector<std::byte> ones(const graph::Graph& graph) {
   return all;
 }
 
+bool is_token_map(const graph::Weight& weight) {
+  return weight.name == "engram_token_map";
+}
+
+// Canonical ids, as many as the vocabulary has; empty without Engram.
+std::vector<std::byte> token_map(const graph::Graph& graph) {
+  std::vector<std::byte> map;
+  for (const graph::Weight& weight : graph.weights) {
+    if (!is_token_map(weight)) continue;
+    DI_CHECK(weight.format == graph::WeightFormat::kI32);
+    for (std::int64_t id = 0; id < weight.n * weight.k; ++id)
+      for (int byte = 0; byte < 4; ++byte)
+        map.push_back(static_cast<std::byte>(id % kEngramIds >> (8 * byte)));
+  }
+  return map;
+}
+
 void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
   std::mt19937 random(1);
   constexpr std::size_t kFormats = 7;
@@ -179,11 +210,13 @@ void fill_weights(Synthetic& synthetic, graph::Graph& graph) {
   // A random bias of the router would choose the same experts for every token; so do inputs that norms have made small.
   synthetic.pools.emplace_back(4096 * sizeof(float), std::byte{0});
   synthetic.pools.push_back(ones(graph));
+  synthetic.pools.push_back(token_map(graph));
   for (graph::Weight& weight : graph.weights)
     for (graph::WeightPart& part : weight.parts) {
       std::size_t pool = static_cast<std::size_t>(weight.format);
       if (weight.name.find(".gate.bias") != std::string::npos) pool = kFormats + 4;
       if (is_norm(weight)) pool = kFormats + 5;
+      if (is_token_map(weight)) pool = kFormats + 6;
       part.data = synthetic.pools[pool].data();
       const std::size_t scale = weight.format == graph::WeightFormat::kFp4Rows ? kFormats + 1 : kFormats;
       part.scale = synthetic.pools[scale + (leaves_layer(weight) ? 2 : 0)].data();

@@ -32,9 +32,12 @@ struct SyntheticSize {
   int layers = 8;  // at least 8
   int experts = 16;
   int vocab = 16384;
+  // V4.1: least buckets of a hash of Engram in the layers kEngramLayers, 24 hashes a table and 256 columns a row; 0: no Engram.
+  std::int64_t engram_buckets = 0;
 };
+inline constexpr int kEngramLayers[] = {1, 3};  // the first as released, the second before the cut
 
-// Widths of V4-Flash or V4.1-Flash (backbone.md 1), 6 experts a token, without Engram and hash layers.
+// Widths of V4-Flash or V4.1-Flash (backbone.md 1), 6 experts a token, without hash layers.
 Result<std::unique_ptr<Synthetic>> make_synthetic(Family family, const SyntheticSize& size = {});
 
 }  // namespace deepinfer::bench

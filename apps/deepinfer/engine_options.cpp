@@ -42,6 +42,12 @@ Result<std::string> prefix_secret(const Settings& settings) {
 
 }  // namespace
 
+backend::EngramTables engram_tables_of(const Settings& settings) {
+  const std::string& place = settings.text("engram_tables");
+  if (place == "device") return backend::EngramTables::kDevice;
+  return place == "host" ? backend::EngramTables::kHost : backend::EngramTables::kAuto;
+}
+
 void EngineChoice::declare(CLI::App& command, bool for_score) {
   model_.declare(command);
   for_score_ = for_score;
@@ -76,6 +82,7 @@ Result<runtime::LoadOptions> EngineChoice::load_options() const {
   options.backend = settings.text("backend").empty() ? backend::best_available() : settings.text("backend");
   options.backend_options.threads = static_cast<int>(settings.integer("threads"));
   options.backend_options.kernels = settings.text("kernels");
+  options.backend_options.engram_tables = engram_tables_of(settings);
   options.max_model_len = settings.integer("max_model_len");
   if (!for_score_) {
     DI_ASSIGN(options.prefix, prefix_plan());

@@ -14,6 +14,8 @@
 
 namespace deepinfer::app {
 
+backend::EngramTables engram_tables_of(const Settings& settings);
+
 class EngineChoice {
  public:
   // Declares --model and every setting that has a flag. `score` computes in f32 and exact mode unless told otherwise, and

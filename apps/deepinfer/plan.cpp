@@ -71,7 +71,8 @@ Result<std::int64_t> parse_memory(const std::string& text) {
 
 const char* detail_of(const std::string& tag) {
   constexpr std::pair<const char*, const char*> kDetails[] = {
-      {"weights", "as the backend's kernels read them, with padding and Engram tables"},
+      {"weights", "as the backend's kernels read them, with padding"},
+      {"engram tables", "rows gathered ahead of their layers"},
       {"step buffers", "values of a step, sharing one arena"},
       {"workspace", "index scores, attention and experts of a step, sharing one"},
       {"tables", "sines and cosines, lists of layers"},
@@ -85,18 +86,24 @@ const char* detail_of(const std::string& tag) {
 }
 
 // What the backend itself says that it takes, where this build has it. Models over several devices are estimated.
-Result<void> ask_backend(const model::Model& model, model::PlanRequest& request) {
+Result<void> ask_backend(const model::Model& model, backend::EngramTables tables,
+                         const runtime::PrefixPlan& prefix, model::PlanRequest& request) {
   if (request.device_is_host || request.devices > 1) return {};
   const graph::StepExtents& step = request.step;
   const backend::StepLimits limits = {static_cast<int>(step.tokens), static_cast<int>(step.decoder_rows),
                                       static_cast<int>(step.logit_rows), static_cast<int>(step.sequences),
                                       step.context};
-  const auto rows = backend::planned_memory(request.device, *model.graph, model.registry, limits);
+  const backend::MemoryRoom room{request.memory_bytes,
+                                 runtime::memory_beside(model.config, model.registry, limits, prefix), 0};
+  const auto rows =
+      backend::planned_memory(request.device, *model.graph, model.registry, limits, tables, room);
   if (!rows.ok() && rows.error().kind == ErrorKind::kUnsupported) return {};
   if (!rows.ok()) return rows.error();
   for (const auto& row : *rows) {
     if (row.bytes > 0)
-      request.executable.push_back({row.tag, model::PlanPlace::kDevice, row.bytes, detail_of(row.tag)});
+      request.executable.push_back({row.tag,
+                                    row.on_host ? model::PlanPlace::kHost : model::PlanPlace::kDevice,
+                                    row.bytes, detail_of(row.tag)});
   }
   return {};
 }
@@ -181,9 +188,9 @@ Result<int> plan(const Options& options) {
     const auto threads = static_cast<int>(settings.integer("threads"));
     request.workers = threads != 0 ? threads : usable_threads();
   }
-  DI_TRY(ask_backend(model, request));
-  DI_ASSIGN(model::Plan result, model::plan(model, request));
   DI_ASSIGN(const runtime::PrefixPlan prefix, options.engine.prefix_plan());
+  DI_TRY(ask_backend(model, engram_tables_of(settings), prefix, request));
+  DI_ASSIGN(model::Plan result, model::plan(model, request));
   add_prefix_cache(prefix, model, result, request);
   DI_ASSIGN(result, model::plan(model, request));
   DI_TRY(write_output(options.json ? plan_json(result).dump() + "\n" : result.text()));

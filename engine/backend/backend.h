@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -77,6 +78,7 @@ class Executable {
   struct Memory {
     std::string tag;
     int64_t bytes = 0;
+    bool on_host = false;  // of the host, where steps run in another memory
   };
   virtual std::vector<Memory> memory() const = 0;
 };
@@ -87,9 +89,23 @@ struct Capabilities {
   std::string description;  // for doctor: processor, threads
 };
 
+// Where Engram tables lie, for a backend whose steps run in memory of their own; others read them from the mapped files.
+//   kDevice  in that memory
+//   kHost    in memory of the host that the device reads
+//   kAuto    kDevice where they fit beside the rest of the executable and MemoryRoom::beside, else kHost
+enum class EngramTables : uint8_t { kAuto, kDevice, kHost };
+
 struct BackendOptions {
   int threads = 0;      // 0 = all cores
   std::string kernels;  // empty = best available; a name pins the instruction set
+  EngramTables engram_tables = EngramTables::kAuto;
+};
+
+// The memory that an executable and what comes beside it are to share: it decides what lies where.
+struct MemoryRoom {
+  int64_t budget = 0;  // bytes of the memory that steps run in; 0: memory_budget()
+  int64_t beside = 0;  // of them, for blocks, private areas and snapshots
+  int64_t host = 0;    // bytes of the host's memory, where that is another; 0: not known
 };
 
 class Backend {
@@ -100,6 +116,12 @@ class Backend {
   virtual Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
                                                       const state::Registry& registry,
                                                       const StepLimits& limits) = 0;
+  // The same with all of the room known; a backend that has no choice of places takes none of it.
+  virtual Result<std::unique_ptr<Executable>> compile_within(std::shared_ptr<const graph::Graph> graph,
+                                                             const state::Registry& registry,
+                                                             const StepLimits& limits, const MemoryRoom&) {
+    return compile(std::move(graph), registry, limits);
+  }
   // Memory for blocks and private state, zeroed, huge pages where the system has them.
   virtual Result<std::byte*> allocate(size_t bytes, const std::string& tag) = 0;
   // Bytes that a program may plan with in the memory that steps run in; 0: that is the host's, ask there.

@@ -22,6 +22,7 @@ constexpr FaultPoint kFaultPoints[] = {
      "the watchdog takes what is under way at two of its looks for something that hangs"},
     {"cuda.allocate", "an allocation of device memory fails"},
     {"cuda.allocate_pinned", "an allocation of page-locked memory fails"},
+    {"cuda.lock_pages", "pages of a mapped file cannot be locked for the GPU"},
     {"cuda.capture", "the capture of a step's graph fails"},
     {"cuda.launch", "the launch of a step fails"},
     {"cuda.wait", "waiting for the end of a step fails, as after a fault in a kernel"},

@@ -16,6 +16,7 @@ constexpr SettingChoice kBackends[] = {
     {"reference", ""}, {"cpu", "cpu"}, {"cuda", "nvidia"}, {"cuda", "cuda"}, {"ascend", "ascend"}};
 constexpr SettingChoice kPrecisions[] = {{"bf16", ""}, {"f32", ""}};
 constexpr SettingChoice kModes[] = {{"exact", "off"}, {"replay", "compact"}};
+constexpr SettingChoice kTablePlaces[] = {{"auto", ""}, {"device", ""}, {"host", ""}};
 constexpr SettingChoice kLogLevels[] = {
     {"debug", ""}, {"info", ""}, {"warning", ""}, {"error", ""}, {"off", ""}};
 
@@ -95,6 +96,16 @@ constexpr SettingRow kRows[] = {
      .type = SettingType::kText,
      .documentation = "Pins the instruction set of the CPU kernels (doctor lists them). Unset: the best that "
                       "the machine has."},
+    {.name = "engram_tables",
+     .flag = "--engram-tables",
+     .type = SettingType::kChoice,
+     .default_value = "auto",
+     .choices = kTablePlaces,
+     .documentation =
+         "Where Engram tables lie when a GPU computes. device: in its memory. host: page-locked on "
+         "the host; their rows are read over PCIe while the layers before them run. auto: in the "
+         "device's memory where they fit beside all else; `plan` shows which. The CPU reads them "
+         "from their mapped files."},
     {.name = "prefix_cache",
      .flag = "--prefix-cache",
      .type = SettingType::kSwitch,

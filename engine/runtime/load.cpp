@@ -75,6 +75,12 @@ std::int64_t machine_available() {
   return std::numeric_limits<std::int64_t>::max();
 }
 
+// Of the host, for tables whose pages are to be locked. What is cached of files counts as free: it may be theirs already.
+std::int64_t lockable_memory() {
+  return std::min(machine_available(),
+                  number_in("/sys/fs/cgroup/memory.max", std::numeric_limits<std::int64_t>::max()));
+}
+
 // Engram tables stay in the mapped files: their pages come and go.
 MemoryItem weights_item(const graph::Graph& graph) {
   std::int64_t bytes = 0;
@@ -85,16 +91,20 @@ MemoryItem weights_item(const graph::Graph& graph) {
 }
 
 Error does_not_fit(const MemoryPlan& plan, const std::string& what) {
+  const bool tables = std::any_of(plan.items.begin(), plan.items.end(), [](const MemoryItem& item) {
+    return item.tag == "engram tables" && !item.on_host;
+  });
   return make_error(ErrorKind::kOutOfMemory,
                     fmt::format("cannot load the model: {} does not fit\n{}", what, plan.text()),
-                    "lower --max-model-len, run fewer sequences, keep fewer --prefix-snapshots, or use a "
-                    "machine with more memory");
+                    std::string(tables ? "choose --engram-tables host, " : "") +
+                        "lower --max-model-len, run fewer sequences, keep fewer --prefix-snapshots, or use a "
+                        "machine with more memory");
 }
 
 void add_executable(MemoryPlan& plan, const backend::Executable& executable) {
   plan.items.clear();
   for (const auto& part : executable.memory())
-    plan.items.push_back({part.tag, part.bytes, {}});
+    plan.items.push_back({part.tag, part.bytes, part.on_host ? "on the host" : "", part.on_host});
 }
 
 // What `bytes` take of the device that is to hold them.
@@ -122,7 +132,7 @@ void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t block
 std::int64_t MemoryPlan::total() const {
   std::int64_t sum = 0;
   for (const MemoryItem& item : items)
-    sum += item.bytes;
+    if (!item.on_host) sum += item.bytes;
   return sum;
 }
 
@@ -132,6 +142,15 @@ std::string MemoryPlan::text() const {
     text += fmt::format("  {:<20} {:>16}  {}\n", item.tag, item.bytes, item.detail);
   text += fmt::format("  {:<20} {:>16}\n  {:<20} {:>16}", "total", total(), "available", budget);
   return text;
+}
+
+std::int64_t memory_beside(const model::Config& config, const state::Registry& registry,
+                           const backend::StepLimits& limits, const PrefixPlan& prefix, std::int64_t blocks) {
+  constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t most = blocks > 0 ? blocks : cache::blocks_for(limits.context) * limits.sequences;
+  return most * static_cast<std::int64_t>(registry.block_bytes()) +
+         limits.sequences * static_cast<std::int64_t>(registry.sequence_bytes()) +
+         prefix_memory(prefix, config, registry, kAll, 0).states_bytes();
 }
 
 std::int64_t available_memory() {
@@ -187,7 +206,12 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
 
   core.info.limits = {sizes.step_tokens, sizes.step_tokens, sizes.logit_rows, sizes.sequences,
                       sizes.max_model_len};
-  DI_ASSIGN(core.executable, core.device->compile(model.graph, model.registry, core.info.limits));
+  const backend::MemoryRoom room{
+      plan.budget,
+      memory_beside(model.config, model.registry, core.info.limits, options.prefix, options.blocks),
+      lockable_memory()};
+  DI_ASSIGN(core.executable,
+            core.device->compile_within(model.graph, model.registry, core.info.limits, room));
 
   // What compiling really took decides how many snapshots and blocks are left.
   add_executable(plan, *core.executable);

@@ -40,13 +40,14 @@ struct MemoryItem {
   std::string
       tag;  // "weights", "step buffers", "kv blocks", "sequence state", "prefix snapshots", "prefix index"
   std::int64_t bytes = 0;
-  std::string detail;  // "1024 blocks of 113920 bytes"
+  std::string detail;    // "1024 blocks of 113920 bytes"
+  bool on_host = false;  // of the host, where steps run in another memory: not in the budget
 };
 
 struct MemoryPlan {
   std::vector<MemoryItem> items;
-  std::int64_t budget = 0;  // bytes available for them
-  std::int64_t total() const;
+  std::int64_t budget = 0;     // bytes available for them
+  std::int64_t total() const;  // without items on the host
   bool fits() const { return total() <= budget; }
   std::string text() const;  // one line an item, the sum, the budget
 };
@@ -63,6 +64,13 @@ Result<Loaded> load(const LoadOptions& options);
 
 // The same from a model that is open already.
 Result<Loaded> load(model::Model model, const LoadOptions& options);
+
+// Bytes of the memory that steps run in, for what comes beside the executable when a model runs at full size: blocks and private
+// areas of all `limits.sequences` at `limits.context` tokens (`blocks`: so many instead, unless 0), and the snapshots that the
+// prefix cache would have with all memory to itself. Engram tables stay out of them.
+std::int64_t memory_beside(const model::Config& config, const state::Registry& registry,
+                           const backend::StepLimits& limits, const PrefixPlan& prefix,
+                           std::int64_t blocks = 0);
 
 // Bytes that the machine can still give to this process (Linux MemAvailable, and the control group's limit).
 std::int64_t available_memory();

@@ -208,10 +208,14 @@ TEST(CudaPlan, WeightsAreThoseOfTheCheckpoint) {
     std::map<std::string, double> rows;
     for (const auto& row : *planned)
       rows[row.tag] = static_cast<double>(row.bytes);
-    double checkpoint = 0;
+    double checkpoint = 0, tables = 0;
     for (const graph::Weight& weight : model->graph->weights)
-      checkpoint += static_cast<double>(weight.bytes());
+      (weight.format == graph::WeightFormat::kFp8Rows ? tables : checkpoint) +=
+          static_cast<double>(weight.bytes());
     EXPECT_NEAR(rows["weights"], checkpoint, checkpoint / 100);
+    EXPECT_EQ(rows["engram tables"], tables);
+    for (const auto& row : *planned)
+      EXPECT_EQ(row.on_host, row.tag == "engram tables") << row.tag << ": no tables fit beside such weights";
     EXPECT_EQ(rows["given rows"], 512.0 * model->config.hidden * 4);
     for (const char* tag : {"step buffers", "workspace", "tables", "step inputs", "driver and graphs"})
       EXPECT_GT(rows[tag], 0) << tag;

@@ -48,6 +48,7 @@ Device::Device(const DeviceOptions& options) : model_(load(options)) {
   backend::BackendOptions backend_options;
   backend_options.threads = options.threads;
   backend_options.kernels = options.kernels;
+  backend_options.engram_tables = options.engram_tables;
   backend_ = must(backend::create(options.backend, backend_options));
   executable_ = must(backend_->compile(model_.graph, model_.registry, limits_));
 }

@@ -25,6 +25,7 @@ struct DeviceOptions {
   int64_t context = 1024;
   int threads = 0;
   std::string kernels;  // BackendOptions::kernels
+  backend::EngramTables engram_tables = backend::EngramTables::kAuto;
 };
 
 // Why a GPU's backend cannot be had here, for tests that skip loudly; empty when it can, and for backends of the host.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace deepinfer::backend {
 
 using graph::kNoValue;
@@ -89,35 +91,71 @@ int Schedule::site_of(ValueId scores) const {
   return -1;
 }
 
+std::vector<ValueId> Schedule::inputs_of(const ScheduledNode& item) const {
+  std::vector<ValueId> inputs = item.node->inputs;
+  if (item.site < 0) return inputs;
+  const Node* const select = sites_[static_cast<size_t>(item.site)].select;
+  if (select != nullptr && select->inputs.size() > 1) inputs.push_back(select->inputs[1]);
+  return inputs;
+}
+
+std::vector<ValueId> Schedule::outputs_of(const ScheduledNode& item) const {
+  if (item.site < 0) return item.node->outputs;
+  const ScheduledSite& site = sites_[static_cast<size_t>(item.site)];
+  std::vector<ValueId> outputs;
+  if (site.candidates != nullptr) outputs.push_back(site.candidates->outputs[0]);
+  if (site.select != nullptr) outputs.push_back(site.select->outputs[0]);
+  return outputs;
+}
+
+bool Schedule::ordered(const ScheduledNode& first, const ScheduledNode& second) const {
+  const auto share = [](const auto& some, const auto& others) {
+    return std::any_of(some.begin(), some.end(), [&](const auto each) {
+      return std::find(others.begin(), others.end(), each) != others.end();
+    });
+  };
+  return share(outputs_of(first), inputs_of(second)) || share(first.node->writes, second.node->reads) ||
+         share(first.node->writes, second.node->writes) || share(first.node->reads, second.node->writes);
+}
+
+void Schedule::run_ahead(const std::function<bool(Op)>& wanted) {
+  int from = 0;  // those that run ahead do so in their order
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (!wanted(nodes_[i].node->op)) continue;
+    for (size_t before = 0; before < i; ++before)
+      if (!nodes_[before].ahead() && ordered(nodes_[before], nodes_[i]))
+        from = std::max(from, static_cast<int>(before) + 1);
+    nodes_[i].from = from;
+  }
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].ahead()) continue;
+    size_t after = i + 1;
+    while (after < nodes_.size() && (nodes_[after].ahead() || !ordered(nodes_[i], nodes_[after])))
+      ++after;
+    nodes_[i].until = static_cast<int>(after);
+  }
+}
+
 Result<std::vector<graph::Lifetime>> Schedule::lifetimes(
     const std::function<std::int64_t(ValueId)>& bytes_of) const {
   std::vector<graph::Lifetime> lifetimes(graph_->values.size());
   const int end = static_cast<int>(nodes_.size());
-  const auto make = [&](ValueId id, int item) {
-    lifetimes[static_cast<size_t>(id)] = {item, item, bytes_of(id)};
-  };
   const auto use = [&](ValueId id, int item) -> Result<void> {
     graph::Lifetime& lifetime = lifetimes[static_cast<size_t>(id)];
     if (lifetime.first < 0)
       return make_error(ErrorKind::kInternal,
                         fmt::format("cannot compile: value '{}' is used before it is made",
                                     graph_->values[static_cast<size_t>(id)].name));
-    lifetime.last = item;
+    lifetime.last = std::max(lifetime.last, item);
     return {};
   };
   for (int i = 0; i < end; ++i) {
     const ScheduledNode& item = nodes_[static_cast<size_t>(i)];
-    for (const ValueId id : item.node->inputs)
-      DI_TRY(use(id, i));
-    if (item.site < 0) {
-      for (const ValueId id : item.node->outputs)
-        make(id, i);
-      continue;
-    }
-    const ScheduledSite& site = sites_[static_cast<size_t>(item.site)];
-    if (site.select != nullptr && site.select->inputs.size() > 1) DI_TRY(use(site.select->inputs[1], i));
-    if (site.candidates != nullptr) make(site.candidates->outputs[0], i);
-    if (site.select != nullptr) make(site.select->outputs[0], i);
+    const int first = item.ahead() ? item.from : i, last = item.ahead() ? item.until : i;
+    for (const ValueId id : inputs_of(item))
+      DI_TRY(use(id, last));
+    for (const ValueId id : outputs_of(item))
+      lifetimes[static_cast<size_t>(id)] = {first, last, bytes_of(id)};
   }
   const auto keep = [&](ValueId id) -> Result<void> {
     return id == kNoValue || site_of(id) >= 0 ? Result<void>() : use(id, end);

@@ -28,6 +28,10 @@ struct ScheduledNode {
   const graph::Node* node = nullptr;
   int segment = 0;
   int site = -1;  // index into Schedule::sites, kIndexScores only
+  // A node that runs ahead (Schedule::run_ahead), beside the nodes that do not: it may begin when those before node `from` have
+  // ended, and has ended before node `until` begins (nodes().size(): before the step ends).
+  int from = -1, until = -1;
+  bool ahead() const { return from >= 0; }
 };
 
 class Schedule {
@@ -41,8 +45,14 @@ class Schedule {
   // Index of the site whose scores these are; -1.
   int site_of(graph::ValueId scores) const;
 
+  // Lets nodes of the wanted operations run beside all others, one after the other in their order, each from the earliest node
+  // on that the values and states which it shares with others allow. Whoever runs the schedule keeps `from` and `until`, or runs
+  // every node in its place.
+  void run_ahead(const std::function<bool(graph::Op)>& wanted);
+
   // Lifetimes of all values over nodes(), for graph::plan_arena. `bytes_of` a value in the largest step; values of seams and
-  // the logits live to the end; scores take no memory.
+  // the logits live to the end; scores take no memory. What a node that runs ahead reads or writes is alive from its `from` to
+  // its `until`, so no node that may run at the same time shares the memory.
   Result<std::vector<graph::Lifetime>> lifetimes(
       const std::function<std::int64_t(graph::ValueId)>& bytes_of) const;
 
@@ -50,6 +60,11 @@ class Schedule {
   explicit Schedule(const graph::Graph& graph) : graph_(&graph) {}
   Result<void> append(const graph::Node& node, int segment, const std::function<bool(graph::Op)>& has_kernel);
   Result<void> bind_sites();
+  // What running a scheduled node reads and makes, the work of its site included.
+  std::vector<graph::ValueId> inputs_of(const ScheduledNode& item) const;
+  std::vector<graph::ValueId> outputs_of(const ScheduledNode& item) const;
+  // Whether one of the two, in this order, must have ended before the other begins.
+  bool ordered(const ScheduledNode& first, const ScheduledNode& second) const;
 
   const graph::Graph* graph_;
   std::vector<ScheduledNode> nodes_;

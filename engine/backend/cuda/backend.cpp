@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/cuda/executor.h"
+#include "backend/cuda/planned.h"
 #include "base/fault.h"
 
 namespace deepinfer::backend::cuda {
@@ -26,7 +27,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::create(const BackendOptions& optio
         ErrorKind::kInvalidArgument,
         fmt::format("the cuda backend has no kernel set named '{}' for this GPU", options.kernels),
         fmt::format("it has: {}", kernel_set(*device)));
-  return std::unique_ptr<Backend>(new CudaBackend(std::move(device)));
+  return std::unique_ptr<Backend>(new CudaBackend(std::move(device), options.engram_tables));
 }
 
 Capabilities CudaBackend::capabilities() const {
@@ -41,7 +42,19 @@ Capabilities CudaBackend::capabilities() const {
 Result<std::unique_ptr<Executable>> CudaBackend::compile(std::shared_ptr<const graph::Graph> graph,
                                                          const state::Registry& registry,
                                                          const StepLimits& limits) {
-  return Executor::compile(device_, *graph, registry, limits, allocated_);
+  return compile_within(std::move(graph), registry, limits, {});
+}
+
+Result<std::unique_ptr<Executable>> CudaBackend::compile_within(std::shared_ptr<const graph::Graph> graph,
+                                                                const state::Registry& registry,
+                                                                const StepLimits& limits,
+                                                                const MemoryRoom& room) {
+  MemoryRoom known = room;
+  if (known.budget == 0) known.budget = memory_budget();
+  DI_ASSIGN(const TableChoice choice,
+            choose_tables(device_->properties(), *graph, registry, limits, tables_, known));
+  DI_TRY(check_tables(choice.place, choice.demand));
+  return Executor::compile(device_, *graph, registry, limits, allocated_, choice.place);
 }
 
 int64_t CudaBackend::memory_budget() const {

@@ -24,6 +24,11 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const graph::Graph> graph,
                                               const state::Registry& registry,
                                               const StepLimits& limits) override;
+  // kOutOfMemory for Engram tables that do not fit where they are to lie.
+  Result<std::unique_ptr<Executable>> compile_within(std::shared_ptr<const graph::Graph> graph,
+                                                     const state::Registry& registry,
+                                                     const StepLimits& limits,
+                                                     const MemoryRoom& room) override;
   int64_t memory_budget() const override;
   Result<std::byte*> allocate(size_t bytes, const std::string& tag) override;
   void release(std::byte* address, size_t bytes, const std::string& tag) override;
@@ -33,10 +38,12 @@ class CudaBackend final : public Backend {
   void fill(std::byte* to, uint8_t value, size_t bytes) override;
 
  private:
-  explicit CudaBackend(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  CudaBackend(std::shared_ptr<Device> device, EngramTables tables)
+      : device_(std::move(device)), tables_(tables) {}
   void finish(cudaError_t error, const char* attempted);
 
   std::shared_ptr<Device> device_;
+  const EngramTables tables_;
   std::mutex mutex_;
   std::map<std::byte*, DeviceBuffer> buffers_;  // guarded by mutex_
   const std::shared_ptr<AllocatedMemory> allocated_ =

@@ -43,6 +43,7 @@ Device::Device(int index, std::string name)
 Device::~Device() {
   use();
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  if (side_stream_ != nullptr) (void)cudaStreamDestroy(side_stream_);
   if (copy_stream_ != nullptr) (void)cudaStreamDestroy(copy_stream_);
 }
 
@@ -112,6 +113,13 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
     if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
         error != cudaSuccess)
       return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
+  // Few blocks that wait for PCIe most of their time: they start before the many of the step's stream that are due with them.
+  int least = 0, greatest = 0;
+  (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  if (const cudaError_t error =
+          cudaStreamCreateWithPriority(&device->side_stream_, cudaStreamNonBlocking, greatest);
+      error != cudaSuccess)
+    return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
   return device;
 }
 
@@ -163,7 +171,7 @@ DeviceBuffer::~DeviceBuffer() {
 }
 
 Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<Device> device, const std::string& tag,
-                                          std::size_t bytes) {
+                                          std::size_t bytes, Content content) {
   PinnedBuffer buffer;
   if (bytes == 0) return buffer;
   DI_ASSIGN(buffer.claim_, LedgerClaim::take(host_ledger(), tag, bytes));
@@ -177,7 +185,7 @@ Result<PinnedBuffer> PinnedBuffer::create(std::shared_ptr<Device> device, const 
                                   ? cudaErrorMemoryAllocation
                                   : cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
     if (error != cudaSuccess) return no_memory(*device, tag, bytes, error);
-    std::memset(data, 0, bytes);
+    if (content == Content::kZeros) std::memset(data, 0, bytes);
   }
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;

@@ -28,6 +28,7 @@ class Device {
     std::int64_t total_bytes = 0;
   };
   static std::shared_ptr<Device> imagine(const Properties& properties);
+  Properties properties() const { return {name_, multiprocessors_, capability_, total_bytes_}; }
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -48,7 +49,10 @@ class Device {
   bool hopper() const { return capability_ == 90; }
   std::int64_t total_bytes() const { return total_bytes_; }
   Ledger& ledger() { return ledger_; }
-  cudaStream_t stream() const { return stream_; }            // of steps
+  cudaStream_t stream() const { return stream_; }  // of steps
+  cudaStream_t side_stream() const {
+    return side_stream_;
+  }  // beside a step's, and joined to it before the step ends
   cudaStream_t copy_stream() const { return copy_stream_; }  // of everything else
 
   // A failed context never serves again: the first error is kept, and each later question gets it (kDeviceLost).
@@ -69,6 +73,7 @@ class Device {
   std::int64_t total_bytes_ = 0;
   Ledger ledger_;
   cudaStream_t stream_ = nullptr;
+  cudaStream_t side_stream_ = nullptr;
   cudaStream_t copy_stream_ = nullptr;
   std::atomic<std::uintptr_t> imagined_end_ = 4096;
   Health health_;
@@ -101,12 +106,13 @@ class DeviceBuffer {
   LedgerClaim claim_;
 };
 
-// Page-locked host memory that kernels can read, zeroed. Accounted in the host's ledger.
+// Page-locked host memory that kernels can read. Accounted in the host's ledger.
 class PinnedBuffer {
  public:
+  enum class Content { kZeros, kAny };
   PinnedBuffer() = default;
   static Result<PinnedBuffer> create(std::shared_ptr<Device> device, const std::string& tag,
-                                     std::size_t bytes);
+                                     std::size_t bytes, Content content = Content::kZeros);
   PinnedBuffer(PinnedBuffer&& other) noexcept;
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
   PinnedBuffer(const PinnedBuffer&) = delete;

@@ -19,6 +19,12 @@ using graph::ValueId;
 
 namespace {
 
+// What runs ahead when tables are on the host. The history is written where rows have been hashed from what it was. Kernels of these
+// operations are not chained, as the first one after a fork must not be.
+bool fetches_rows(graph::Op op) {
+  return op == graph::Op::kEngramRows || op == graph::Op::kHistoryWrite || op == graph::Op::kEngramGather;
+}
+
 int element_bytes(graph::ElementType type) {
   return type == graph::ElementType::kBf16 ? 2 : 4;
 }
@@ -26,12 +32,12 @@ int element_bytes(graph::ElementType type) {
 }  // namespace
 
 Executor::Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::Graph> graph,
-                   const state::Registry& registry, const StepLimits& limits)
+                   const state::Registry& registry, const StepLimits& limits, TablePlace tables)
     : device_(std::move(device)),
       graph_(std::move(graph)),
       registry_(registry),
       step_(*graph_, limits),
-      weights_(device_, *graph_) {}
+      weights_(device_, *graph_, tables) {}
 
 Executor::~Executor() {
   device_->use();
@@ -39,19 +45,18 @@ Executor::~Executor() {
   graphs_.clear();
 }
 
-Result<std::unique_ptr<Executable>> Executor::compile(std::shared_ptr<Device> device,
-                                                      const graph::Graph& graph,
-                                                      const state::Registry& registry,
-                                                      const StepLimits& limits,
-                                                      std::shared_ptr<const AllocatedMemory> state) {
+Result<std::unique_ptr<Executable>> Executor::compile(
+    std::shared_ptr<Device> device, const graph::Graph& graph, const state::Registry& registry,
+    const StepLimits& limits, std::shared_ptr<const AllocatedMemory> state, TablePlace tables) {
   device->use();
   std::unique_ptr<Executor> executor(
       new Executor(device, std::make_shared<const graph::Graph>(graph::fuse(graph, graph::kAllFusions)),
-                   registry, limits));
+                   registry, limits, tables));
   if (state != nullptr) executor->step_.check_state(std::move(state), registry);
   DI_ASSIGN(executor->schedule_,
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
                                                   graph::Op op) { return has_op(op, wide); }));
+  if (tables == TablePlace::kHost) executor->schedule_->run_ahead(fetches_rows);
   std::set<int> ratios;
   for (const graph::Value& each : executor->graph_->values)
     if (!each.shape.empty() && each.shape[0].axis == graph::Axis::kGroups)
@@ -115,9 +120,14 @@ Result<void> Executor::prepare_ops() {
   const Prepare prepare{*graph_,   registry_,  step_.limits(), *schedule_, device_, weights_,
                         *buffers_, addresses_, ropes_,         kept_,      tables_, scratch_};
   for (const ScheduledNode& node : schedule_->nodes()) {
+    const std::size_t scratch = std::exchange(scratch_->bytes, 0);
     DI_ASSIGN(DeviceOp op, prepare_node(prepare, node));
+    DI_CHECK_MSG(!node.ahead() || scratch_->bytes == 0,
+                 "a node that runs ahead uses the step stream's workspace");
+    scratch_->bytes = std::max(scratch_->bytes, scratch);
     ops_.push_back(std::move(op));
   }
+  side_ = std::make_unique<SideStream>(device_, side_branch(schedule_->nodes()));
   DI_ASSIGN(scratch_->memory,
             DeviceBuffer::create(device_, "workspace", std::max<std::size_t>(scratch_->bytes, 256)));
   return {};
@@ -152,8 +162,21 @@ int Executor::rows_of(std::size_t op, const Launch& launch) const {
 void Executor::launch_all(const StepBounds& bounds) {
   const Launch launch = launch_within(bounds);
   launch_inputs(launch);
-  for (std::size_t i = 0; i < ops_.size(); ++i)
-    if (rows_of(i, launch) > 0) ops_[i](launch);
+  const auto launch_on = [&](std::size_t op, cudaStream_t stream) {
+    if (rows_of(op, launch) == 0) return;
+    Launch within = launch;
+    within.stream = stream;
+    ops_[op](within);
+  };
+  const auto launch_aside = [&](int node, cudaStream_t stream) {
+    launch_on(static_cast<std::size_t>(node), stream);
+  };
+  side_->begin();
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    side_->before(static_cast<int>(i), launch_aside);
+    if (!schedule_->nodes()[i].ahead()) launch_on(i, launch.stream);
+  }
+  side_->before(static_cast<int>(ops_.size()), launch_aside);
 }
 
 Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
@@ -164,8 +187,10 @@ Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
   launch_all(tier);
   device_->note(cudaStreamEndCapture(stream, &captured), "captured a step");
   DI_TRY(device_->healthy());
+  // Nodes of the side stream keep its priority.
+  const unsigned flags = weights_.place() == TablePlace::kHost ? cudaGraphInstantiateFlagUseNodePriority : 0;
   const cudaError_t made =
-      fault_fires("cuda.capture") ? cudaErrorMemoryAllocation : cudaGraphInstantiate(&graph, captured, 0);
+      fault_fires("cuda.capture") ? cudaErrorMemoryAllocation : cudaGraphInstantiate(&graph, captured, flags);
   (void)cudaGraphDestroy(captured);
   if (made == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind
@@ -291,6 +316,7 @@ std::vector<Executable::Memory> Executor::memory() const {
   for (const KeptScores& site : kept_)
     kept += static_cast<std::int64_t>(site.memory.size());
   return {{"weights", weights_.bytes()},
+          {"engram tables", weights_.table_bytes(), weights_.place() == TablePlace::kHost},
           {"step buffers", static_cast<std::int64_t>(arena_.size())},
           {"kept index scores", kept},
           {"workspace", static_cast<std::int64_t>(scratch_->memory.size())},

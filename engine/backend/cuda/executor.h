@@ -14,6 +14,7 @@
 #include "backend/cuda/ops.h"
 #include "backend/cuda/plan/tiers.h"
 #include "backend/cuda/probe.h"
+#include "backend/cuda/side_stream.h"
 #include "backend/cuda/step_buffers.h"
 #include "backend/cuda/weights.h"
 
@@ -23,12 +24,11 @@ class Executor final : public Executable {
  public:
   // kUnsupported names an operation, or a size of one, that has no kernel; kOutOfMemory; kFormat for weights that cannot be.
   // `state`: where blocks and private areas must lie (StepView::check_state); null: not checked.
+  // `tables`: where Engram tables go; from the host, their rows are fetched ahead of their layers.
   // On an imagined device what it takes can be read (memory(), the ledger); weights need no bytes, and nothing can be run.
-  static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<Device> device,
-                                                     const graph::Graph& graph,
-                                                     const state::Registry& registry,
-                                                     const StepLimits& limits,
-                                                     std::shared_ptr<const AllocatedMemory> state);
+  static Result<std::unique_ptr<Executable>> compile(
+      std::shared_ptr<Device> device, const graph::Graph& graph, const state::Registry& registry,
+      const StepLimits& limits, std::shared_ptr<const AllocatedMemory> state, TablePlace tables);
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;
@@ -42,7 +42,7 @@ class Executor final : public Executable {
 
  private:
   Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::Graph> graph,
-           const state::Registry& registry, const StepLimits& limits);
+           const state::Registry& registry, const StepLimits& limits, TablePlace tables);
 
   Result<void> plan_buffers();
   Result<void> prepare_ropes();
@@ -75,6 +75,7 @@ class Executor final : public Executable {
   std::vector<KeptScores> kept_;
   std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
   std::vector<DeviceOp> ops_;  // one a scheduled node
+  std::unique_ptr<SideStream> side_;
   PinnedBuffer logits_;
   std::size_t logit_values_ = 0;  // of the last run
   TierCache<cudaGraphExec_t> graphs_{[](cudaGraphExec_t graph) { (void)cudaGraphExecDestroy(graph); }};

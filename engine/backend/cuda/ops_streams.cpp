@@ -84,7 +84,13 @@ Result<DeviceOp> engram_rows_op(const Prepare& prepare, const Node& node) {
 }
 
 Result<DeviceOp> engram_gather_op(const Prepare& prepare, const Node& node) {
-  DI_ASSIGN(const PlainMatrix table, prepare.weights.plain(node.weights[0]));
+  DI_ASSIGN(const PlainMatrix table, prepare.weights.table(node.weights[0]));
+  if (table.code != PlainCode::kFp8Rows || table.k % 32 != 0)
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot compile {} of layer {}: its table is not FP8 with a scale for each 32 "
+                    "of its {} columns",
+                    graph::op_name(node.op), node.layer, table.k));
   const std::int32_t* const indices = prepare.ints(node.inputs[0]);
   const auto columns = static_cast<int>(columns_of(prepare.value(node.inputs[0])));
   const Values out = prepare.values(node.outputs[0]);

@@ -50,6 +50,18 @@ Result<double> measure_read_rate() {
   return static_cast<double>(bytes) / seconds;
 }
 
+Result<double> measure_host_read_rate() {
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  DI_ASSIGN(const auto device, Device::open(0));
+  device->use();
+  DI_ASSIGN(const PinnedBuffer from, PinnedBuffer::create(device, "probe", kBytes));
+  DI_ASSIGN(const DeviceBuffer sink, DeviceBuffer::create(device, "probe", 16));
+  const double seconds =
+      best_time(*device, [&] { read_all(from.data(), kBytes, sink.as<std::uint32_t>(), device->stream()); });
+  DI_TRY(device->healthy());
+  return static_cast<double>(kBytes) / seconds;
+}
+
 Result<NodeTimes> time_nodes(Executable& executable, const StepInputs& inputs, int samples) {
   auto* const executor = dynamic_cast<Executor*>(&executable);
   if (executor == nullptr)

@@ -13,6 +13,8 @@ namespace deepinfer::backend::cuda {
 // Bytes a second, reading 8 GiB of device memory (a quarter of what is free where that is less): the best of a few passes.
 // Errors of Device::open; kOutOfMemory.
 Result<double> measure_read_rate();
+// The same of 1 GiB of page-locked memory of the host, in its order.
+Result<double> measure_host_read_rate();
 
 // The median time of one scheduled node of a step, launched by itself after its inputs were made and the caches were emptied.
 struct NodeTime {

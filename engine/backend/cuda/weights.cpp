@@ -47,6 +47,13 @@ PartBytes part_bytes(const Weight& weight) {
   }
 }
 
+std::int64_t sum_of(const std::vector<DeviceBuffer>& buffers) {
+  std::int64_t total = 0;
+  for (const DeviceBuffer& buffer : buffers)
+    total += static_cast<std::int64_t>(buffer.size());
+  return total;
+}
+
 Error without_bytes(const Weight& weight) {
   return make_error(
       ErrorKind::kInvalidArgument,
@@ -149,6 +156,34 @@ Result<PlainMatrix> DeviceWeights::plain(WeightId id) {
   return plain_first_[id] = matrix;
 }
 
+Result<PlainMatrix> DeviceWeights::table(WeightId id) {
+  if (place_ == TablePlace::kHost) {
+    if (!host_tables_.has_value()) {
+      DI_ASSIGN(host_tables_, HostTables::create(device_, graph_, engram_tables(graph_)));
+    }
+    return host_tables_->table(id);
+  }
+  if (const auto found = tables_.find(id); found != tables_.end()) return found->second;
+  const Weight& from = weight(id);
+  const graph::WeightPart part = from.parts.empty() ? graph::WeightPart() : from.parts[0];
+  if (part.data == nullptr && !device_->imagined()) return without_bytes(from);
+  const auto upload_table = [&](const std::byte* bytes, std::size_t size) -> Result<const std::uint8_t*> {
+    DI_ASSIGN(DeviceBuffer buffer, DeviceBuffer::create(device_, "engram tables", size));
+    device_->upload(buffer.data(), bytes, size, "took Engram tables");
+    DI_TRY(device_->healthy());
+    device_tables_.push_back(std::move(buffer));
+    return device_tables_.back().as<const std::uint8_t>();
+  };
+  const PartBytes bytes = part_bytes(from);
+  PlainMatrix matrix;
+  matrix.code = plain_code(from.format);
+  matrix.n = from.n;
+  matrix.k = from.k;
+  DI_ASSIGN(matrix.data, upload_table(part.data, bytes.data));
+  DI_ASSIGN(matrix.scales, upload_table(part.scale, bytes.scales));
+  return tables_[id] = matrix;
+}
+
 Result<PlainStack> DeviceWeights::plain_stack(WeightId id) {
   if (const auto found = plain_.find(id); found != plain_.end()) return found->second;
   const Weight& from = weight(id);
@@ -226,10 +261,11 @@ Result<PackedStack> DeviceWeights::packed(WeightId id) {
 }
 
 std::int64_t DeviceWeights::bytes() const {
-  std::int64_t total = 0;
-  for (const DeviceBuffer& buffer : buffers_)
-    total += static_cast<std::int64_t>(buffer.size());
-  return total;
+  return sum_of(buffers_);
+}
+
+std::int64_t DeviceWeights::table_bytes() const {
+  return host_tables_.has_value() ? host_tables_->bytes() : sum_of(device_tables_);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -116,14 +116,65 @@ __global__ void engram_rows_kernel(StepData step, EngramTable table, RecordPlace
   }
 }
 
-__global__ void engram_gather_kernel(StepData step, int count, PlainMatrix table, const std::int32_t* indices,
-                                     int columns, Values out) {
-  wait_for_inputs();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / columns;
-  if (row >= step.counts[count]) return;
-  const std::int64_t index = indices[blockIdx.x];
-  for (std::int64_t c = threadIdx.x; c < table.k; c += blockDim.x)
-    put_value(out, static_cast<std::int64_t>(blockIdx.x) * table.k + c, plain_value(table, index, c));
+constexpr int kGatherThreads = 128;
+
+template <int kBytes>
+__device__ inline void store_bytes(void* to, const void* from) {
+  if constexpr (kBytes % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 16; ++i)
+      static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+  } else if constexpr (kBytes == 8) {
+    *static_cast<uint2*>(to) = *static_cast<const uint2*>(from);
+  } else if constexpr (kBytes == 4) {
+    *static_cast<std::uint32_t*>(to) = *static_cast<const std::uint32_t*>(from);
+  } else {
+    static_assert(kBytes == 2);
+    *static_cast<std::uint16_t*>(to) = *static_cast<const std::uint16_t*>(from);
+  }
+}
+
+// kLanes lanes a table row, a word each at a time. Rows may lie in memory of the host: none waits for another, so as many reads are
+// under way as there are rows.
+template <class Word, int kLanes>
+__global__ void __launch_bounds__(kGatherThreads)
+    engram_gather_kernel(StepData step, int count, PlainMatrix table, const std::int32_t* indices,
+                         int columns, Values out) {
+  constexpr int kCodes = sizeof(Word);
+  const std::int64_t at =
+      static_cast<std::int64_t>(blockIdx.x) * (kGatherThreads / kLanes) + threadIdx.x / kLanes;
+  if (at >= static_cast<std::int64_t>(step.counts[count]) * columns) return;
+  const std::int64_t index = indices[at];
+  const auto* const codes = reinterpret_cast<const Word*>(table.data + index * table.k);
+  const std::uint8_t* const scales = table.scales + index * (table.k / 32);
+  const auto words = static_cast<int>(table.k / kCodes);
+  for (int i = static_cast<int>(threadIdx.x) % kLanes; i < words; i += kLanes) {
+    const Word word = __ldcs(codes + i);
+    const float scale = ue8m0_value(__ldcs(scales + i * kCodes / 32));
+    const auto* const code = reinterpret_cast<const std::uint8_t*>(&word);
+    const std::int64_t first = at * table.k + static_cast<std::int64_t>(i) * kCodes;
+    if (out.bf16) {
+      __align__(16) __nv_bfloat16 values[kCodes];
+#pragma unroll
+      for (int c = 0; c < kCodes; ++c)
+        values[c] = __float2bfloat16_rn(e4m3_value(code[c]) * scale);
+      store_bytes<2 * kCodes>(static_cast<__nv_bfloat16*>(out.data) + first, values);
+    } else {
+      __align__(16) float values[kCodes];
+#pragma unroll
+      for (int c = 0; c < kCodes; ++c)
+        values[c] = e4m3_value(code[c]) * scale;
+      store_bytes<4 * kCodes>(static_cast<float*>(out.data) + first, values);
+    }
+  }
+}
+
+template <class Word, int kLanes>
+void launch_gather(const StepData& step, RowSpace rows, const PlainMatrix& table, const std::int32_t* indices,
+                   int columns, const Values& out, cudaStream_t stream) {
+  launch(engram_gather_kernel<Word, kLanes>,
+         dim3(blocks_for(static_cast<std::int64_t>(rows.most) * columns, kGatherThreads / kLanes)),
+         kGatherThreads, 0, stream, step, rows.count, table, indices, columns, out);
 }
 
 __global__ void engram_mix_kernel(StepData step, RowSpace rows, HcShape shape, const float* q_weight,
@@ -176,7 +227,7 @@ void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const v
 }
 
 void write_history(const StepData& step, int sequences, RecordPlace place, cudaStream_t stream) {
-  launch_chained(history_kernel, dim3(static_cast<unsigned>(sequences)), 32, 0, stream, step, place);
+  launch(history_kernel, dim3(static_cast<unsigned>(sequences)), 32, 0, stream, step, place);
 }
 
 void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps,
@@ -187,14 +238,21 @@ void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight
 
 void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,
                  std::int32_t* out, cudaStream_t stream) {
-  launch_chained(engram_rows_kernel, dim3(blocks_for(rows.most, 64)), 64, 0, stream, step, table, history,
-                 out);
+  launch(engram_rows_kernel, dim3(blocks_for(rows.most, 64)), 64, 0, stream, step, table, history, out);
 }
 
 void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices,
                    int columns, Values out, cudaStream_t stream) {
-  launch_chained(engram_gather_kernel, dim3(static_cast<unsigned>(rows.most * columns)), 128, 0, stream, step,
-                 rows.count, table, indices, columns, out);
+  // Rows begin at multiples of 32 bytes from the first, which a file may have anywhere.
+  const auto begin = reinterpret_cast<std::uintptr_t>(table.data);
+  if (begin % 16 == 0)
+    launch_gather<uint4, 16>(step, rows, table, indices, columns, out, stream);
+  else if (begin % 8 == 0)
+    launch_gather<uint2, 32>(step, rows, table, indices, columns, out, stream);
+  else if (begin % 4 == 0)
+    launch_gather<std::uint32_t, 32>(step, rows, table, indices, columns, out, stream);
+  else
+    launch_gather<std::uint8_t, 32>(step, rows, table, indices, columns, out, stream);
 }
 
 void engram_mix(const StepData& step, RowSpace rows, HcShape shape, const float* q_weight,

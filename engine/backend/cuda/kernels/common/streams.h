@@ -61,6 +61,8 @@ struct EngramTable {
 // Table rows behind each token: [R, (orders - 1) * heads] (backbone.md 6.3). Rows of T.
 void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,
                  std::int32_t* out, cudaStream_t stream);
+// out[R, columns * k] = the rows of `table` (kFp8Rows, k a multiple of 32, anywhere that the device can read) that indices[R, columns]
+// name. `out` is aligned to 16 bytes.
 void engram_gather(const StepData& step, RowSpace rows, PlainMatrix table, const std::int32_t* indices,
                    int columns, Values out, cudaStream_t stream);
 // backbone.md 6.4. Rows in an image span have gate 0.
