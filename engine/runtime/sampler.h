@@ -19,9 +19,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "backend/sampling.h"
 #include "base/result.h"
 #include "runtime/engine.h"
 
@@ -47,6 +49,11 @@ class Sampler {
   // Chooses the token for `position` from logits [vocab]. kInternal when a logit that counts is NaN or +inf, or no id is left
   // (kInvalidArgument: the request's own restrictions removed all of them).
   Result<Token> sample(std::span<const float> logits, std::int64_t position, SamplerScratch& scratch) const;
+  // The same by a backend that samples (backend/sampling.h): what to ask it for at `position`. Nothing where the request wants
+  // more than it does: bias, penalties, allowed or banned ids, endings that are still held back, alternatives.
+  std::optional<backend::SampleRow> on_device(std::int64_t position) const;
+  // The token that it chose for `position`, with the errors of sample().
+  Result<Token> take(const backend::Sampled& sampled, std::int64_t position) const;
   // The token was accepted: penalties and min_tokens see it from now on.
   void accept(std::int32_t id);
 
