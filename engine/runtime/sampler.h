@@ -14,7 +14,8 @@
 //  11  one id is drawn by its probability among the rest
 //
 // All sums run in a fixed order in double over single-precision exponentials of base/math.h, and the draw is keyed by
-// (seed, position): a token depends on its row of logits and its request, not on the batch or the machine.
+// (seed, position): a token depends on its row of logits and its request, not on the batch or the machine. Where a backend
+// samples, its sums have a fixed order of their own (backend/sampling.h): their last bits may differ from the host's.
 #pragma once
 
 #include <cstdint>

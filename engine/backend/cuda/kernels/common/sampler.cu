@@ -258,16 +258,18 @@ class Row {
     return id != kNoId && static_cast<double>(id) == lowest;
   }
 
-  template <class Measure>
+  // `kChanges`: the measure takes a reference, and what it leaves there stays.
+  template <bool kChanges = false, class Measure>
   __device__ Sum sum_over(const Measure& measure) {
     double own = 0;
 #pragma unroll 2
     for (int c = 0; c < chunks_; ++c) {
-      const float4 four = at(c);
+      float4 four = at(c);
       own += measure(four.x);
       own += measure(four.y);
       own += measure(four.z);
       own += measure(four.w);
+      if constexpr (kChanges) at(c) = four;
     }
     own = butterfly_sum(own);
     __syncthreads();  // other warps may still read the sums before
@@ -285,18 +287,6 @@ class Row {
       sum.total += sum.blocks[block][0];
     }
     return sum;
-  }
-
-  // Removes what `keeps` does not take.
-  template <class Keeps>
-  __device__ void keep(const Keeps& keeps) {
-    for (int c = 0; c < chunks_; ++c) {
-      float4& four = at(c);
-      if (!keeps(four.x)) four.x = minus_infinity();
-      if (!keeps(four.y)) four.y = minus_infinity();
-      if (!keeps(four.z)) four.z = minus_infinity();
-      if (!keeps(four.w)) four.w = minus_infinity();
-    }
   }
 
   // Keeps the fewest values, from the highest down and of equal ones from the lowest id up, whose measure reaches `target`; all, if
@@ -555,15 +545,27 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEac
   }
   const Weight weigh(top, asked.temperature);
   const auto weight = [&](float value) { return static_cast<double>(weigh(value)); };
+  Sum sum;
   if (filters) {
     // In float: what is at least min_p is at least the next float from there up. A candidate's weight is not 0.
     const float least = fmaxf(__double2float_ru(asked.min_p), 0x1p-149f);
-    row.keep([&](float value) { return weigh(value) >= least; });
-    if (asked.top_k > 0 && row.sum_over(count).total > asked.top_k)
-      row.keep_highest(count, static_cast<double>(asked.top_k));
-    if (asked.top_p < 1) row.keep_highest(weight, __dmul_rn(asked.top_p, row.sum_over(weight).total));
+    sum = row.sum_over<true>([&](float& value) {
+      const float own = weigh(value);
+      if (own >= least) return static_cast<double>(own);
+      value = minus_infinity();
+      return 0.0;
+    });
+    if (asked.top_k > 0) {
+      if (row.sum_over(count).total > asked.top_k) row.keep_highest(count, static_cast<double>(asked.top_k));
+      sum = row.sum_over(weight);
+    }
+    if (asked.top_p < 1) {
+      row.keep_highest(weight, __dmul_rn(asked.top_p, sum.total));
+      sum = row.sum_over(weight);
+    }
+  } else {
+    sum = row.sum_over(weight);
   }
-  const Sum sum = row.sum_over(weight);
   if (asked.wants_exp_sum != 0 && same_sum) answer.exp_sum = sum.total;
   if (row.draw(weight, sum, asked.uniform, answer.id, answer.logit)) sampled[index] = answer;
 }
