@@ -54,6 +54,8 @@ Result<std::vector<Row>> run_cuda_prefill(const Options& options);
 Result<std::vector<Row>> run_cuda_engram(const Options& options);
 // The nodes of such steps, one by one (cuda_nodes.cpp).
 Result<std::vector<Row>> run_cuda_nodes(const Options& options);
+// Rows of logits sampled on the device (cuda_sampler.cpp).
+Result<std::vector<Row>> run_cuda_sampler(const Options& options);
 // Time to plan a step (sched.cpp).
 Result<std::vector<Row>> run_sched(const Options& options);
 // Time to look a prompt up in the prefix cache (prefix_index.cpp).

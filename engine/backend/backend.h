@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/sampling.h"
+#include "base/check.h"
 #include "base/result.h"
 #include "graph/graph.h"
 
@@ -53,6 +55,10 @@ struct StepInputs {
   // Rows given in place of embeddings: row `embed_rows[i]` of T becomes embeds[i * hidden ...], f32.
   std::span<const int32_t> embed_rows;
   std::span<const float> embeds;
+  // Rows of L from which the executable chooses ids, ascending (Capabilities::samples).
+  std::span<const SampleRow> sample_rows;
+  // [L] 1 = nobody asks for this row with Executable::logits(); may be empty (any may be asked for).
+  std::span<const uint8_t> unread_logits;
 };
 
 // A value read back after a step. Index scores, selections and candidates are ragged: `columns` is the
@@ -70,8 +76,19 @@ class Executable {
   virtual ~Executable() = default;
   // Runs every segment of the step in order. A failed step leaves the sequences' states undefined.
   virtual Result<void> run(const StepInputs& inputs) = 0;
-  // Logits of the last run: [L, vocab] f32, valid until the next run.
-  virtual std::span<const float> logits() const = 0;
+  // Logits of the last run, of rows [first_row, first_row + rows) of L: [rows, vocab] f32, valid until the next run. A row that the
+  // step did not have, or said to be unread, is a broken invariant.
+  virtual std::span<const float> logits(int first_row, int rows) const = 0;
+  // With Capabilities::samples; else broken invariants.
+  // `flags` [vocab], 1 = an id that is sampled in no step from now on. What goes wrong on a device fails the next step.
+  virtual void never_sample([[maybe_unused]] std::span<const uint8_t> flags) {
+    DI_CHECK_MSG(false, "an executable that does not sample");
+  }
+  // What the last run chose, one a row of StepInputs::sample_rows. Valid until the next run.
+  virtual std::span<const Sampled> sampled() const {
+    DI_CHECK_MSG(false, "an executable that does not sample");
+    return {};
+  }
   // A seam of the graph by name, copied out. kNotFound names the known ones.
   virtual Result<SeamTensor> seam(const std::string& name) const = 0;
   // Bytes taken, by tag: weights, arena, tables.
@@ -87,6 +104,7 @@ struct Capabilities {
   std::string backend;      // "reference", "cpu", "cuda"
   std::string kernel_set;   // "plain", "avx2", ...: part of cache keys and fingerprints
   std::string description;  // for doctor: processor, threads
+  bool samples = false;     // its executables take StepInputs::sample_rows
 };
 
 // Where Engram tables lie, for a backend whose steps run in memory of their own; others read them from the mapped files.

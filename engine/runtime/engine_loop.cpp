@@ -47,14 +47,18 @@ Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
       scheduler_(std::move(scheduler)),
       next_seed_(random_seed()),
       flights_{Flight(core_.info), Flight(core_.info)},
-      pipeline_(*core_.executable, prefixes_.get(), [signal = signal_] { signal->wake(); }),
+      pipeline_(*core_.executable, core_.info.backend.samples, prefixes_.get(),
+                [signal = signal_] { signal->wake(); }),
       thread_([this] { run(); }),
       watchdog_({&pipeline_.watch(), &turn_}, [this](const std::string& what, std::int64_t under_way_ns) {
         fail(make_error(
             ErrorKind::kDeviceLost,
             fmt::format("the device hangs: {} has not ended for {} s", what, under_way_ns / 1'000'000'000),
             "start the program again; the driver's messages (dmesg) may say more"));
-      }) {}
+      }) {
+  // No step runs yet: nothing can be submitted.
+  if (core_.info.backend.samples) core_.executable->never_sample(*never_);
+}
 
 Engine::Loop::~Loop() {
   {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,12 @@ struct CoreOptions {
   bool replay = true;
   // Called before each step with its number, from 0; an error makes the step fail. Runs on the device's thread.
   std::function<Result<void>(std::int64_t)> before_step;
+  // The backend samples (backend::Capabilities), from a sorted list.
+  bool samples = false;
+  // May change the logits of a position. Runs on the device's thread.
+  std::function<void(std::int64_t position, std::span<float> logits)> change_logits;
+  // Called with what each step was given. Runs on the device's thread.
+  std::function<void(const backend::StepInputs&)> after_step;
 };
 
 // What is allocated, by tag, while cores live: tests see it return to zero.

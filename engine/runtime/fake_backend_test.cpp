@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
+#include "base/math.h"
 #include "runtime/backend_storage.h"
 #include "runtime/fake_backend.h"
 
@@ -42,15 +45,84 @@ float logit_of(Hash hash, int id) {
   return static_cast<float>(mix(hash, static_cast<std::uint64_t>(id)) >> 8) * 0x1p-21f - 4.0f;
 }
 
+// What backend/sampling.h asks for, from its definition.
+backend::Sampled sample_sorted(std::vector<float> logits, const std::vector<std::uint8_t>& never,
+                               const backend::SampleRow& asked) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  backend::Sampled sampled;
+  std::vector<std::int32_t> ids;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (never[id] != 0) logits[id] = kNone;
+    if (!(logits[id] < -kNone)) {
+      sampled.outcome = backend::SampleOutcome::kNotFinite;
+      sampled.id = static_cast<std::int32_t>(id);
+      sampled.logit = logits[id];
+      return sampled;
+    }
+    ids.push_back(static_cast<std::int32_t>(id));
+  }
+  const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](std::int32_t a, std::int32_t b) { return logit(a) > logit(b); });
+  sampled.top = logit(ids[0]);
+  if (sampled.top == kNone) {
+    sampled.outcome = backend::SampleOutcome::kNoneLeft;
+    return sampled;
+  }
+  if (asked.wants_exp_sum != 0)
+    for (const float each : logits)
+      sampled.exp_sum += static_cast<double>(exp_f32(each - sampled.top));
+  if (asked.temperature == 0) {
+    sampled.id = ids[0];
+    sampled.logit = sampled.top;
+    return sampled;
+  }
+  const auto weight = [&](std::int32_t id) {
+    return static_cast<double>(exp_f32(static_cast<float>(
+        (static_cast<double>(logit(id)) - static_cast<double>(sampled.top)) / asked.temperature)));
+  };
+  std::erase_if(ids, [&](std::int32_t id) { return weight(id) == 0 || weight(id) < asked.min_p; });
+  if (asked.top_k > 0 && static_cast<std::size_t>(asked.top_k) < ids.size())
+    ids.resize(static_cast<std::size_t>(asked.top_k));
+  std::vector<std::int32_t> ascending = ids;
+  std::sort(ascending.begin(), ascending.end());
+  const auto sum_of = [&](const std::vector<std::int32_t>& of) {
+    double sum = 0;
+    for (const std::int32_t id : of)
+      sum += weight(id);
+    return sum;
+  };
+  if (asked.top_p < 1) {
+    const double target = asked.top_p * sum_of(ascending);
+    double reached = 0;
+    std::size_t kept = 0;
+    while (kept < ids.size() && reached < target)
+      reached += weight(ids[kept++]);
+    ids.resize(kept);
+    std::sort(ids.begin(), ids.end());
+    ascending = ids;
+  }
+  const double drawn = asked.uniform * sum_of(ascending);
+  double reached = 0;
+  for (const std::int32_t id : ascending) {
+    sampled.id = id;
+    reached += weight(id);
+    if (drawn < reached) break;
+  }
+  sampled.logit = logit(sampled.id);
+  return sampled;
+}
+
 class FakeExecutable : public backend::Executable {
  public:
-  FakeExecutable(state::Registry registry, std::function<Result<void>(std::int64_t)> before_step)
-      : registry_(std::move(registry)), before_step_(std::move(before_step)) {}
+  FakeExecutable(state::Registry registry, const CoreOptions& options)
+      : registry_(std::move(registry)), options_(options) {}
 
   Result<void> run(const backend::StepInputs& in) override {
     const std::int64_t step = steps_++;
-    if (before_step_) DI_TRY(before_step_(step));
+    if (options_.before_step) DI_TRY(options_.before_step(step));
     DI_TRY(check_layout(in));
+    DI_TRY(check_samples(in));
     fault_.clear();
     decoder_hash_.assign(in.decoder_rows.size(), 0);
     for (const backend::SequenceSlice& slice : in.sequences)
@@ -60,10 +132,33 @@ class FakeExecutable : public backend::Executable {
     for (const std::int32_t row : in.logit_rows) {
       for (int id = 0; id < kVocab; ++id)
         logits_.push_back(logit_of(decoder_hash_[static_cast<std::size_t>(row)], id));
+      if (options_.change_logits) {
+        const auto token = in.decoder_rows[static_cast<std::size_t>(row)];
+        options_.change_logits(in.positions[static_cast<std::size_t>(token)],
+                               std::span(logits_).last(kVocab));
+      }
     }
+    sampled_.clear();
+    for (const backend::SampleRow& asked : in.sample_rows) {
+      const auto row = std::span(logits_).subspan(static_cast<std::size_t>(asked.row) * kVocab, kVocab);
+      sampled_.push_back(sample_sorted({row.begin(), row.end()}, never_, asked));
+    }
+    unread_.assign(in.unread_logits.begin(), in.unread_logits.end());
+    unread_.resize(in.logit_rows.size(), 0);
+    if (options_.after_step) options_.after_step(in);
     return {};
   }
-  std::span<const float> logits() const override { return logits_; }
+  std::span<const float> logits(int first_row, int rows) const override {
+    for (int row = first_row; row < first_row + rows; ++row)
+      DI_CHECK(unread_.at(static_cast<std::size_t>(row)) == 0);
+    return std::span(logits_).subspan(static_cast<std::size_t>(first_row) * kVocab,
+                                      static_cast<std::size_t>(rows) * kVocab);
+  }
+  void never_sample(std::span<const std::uint8_t> flags) override {
+    DI_CHECK(options_.samples && flags.size() == kVocab);
+    never_.assign(flags.begin(), flags.end());
+  }
+  std::span<const backend::Sampled> sampled() const override { return sampled_; }
   Result<backend::SeamTensor> seam(const std::string& name) const override {
     if (name != "decoder hash") return make_error(ErrorKind::kNotFound, "no seam " + name);
     backend::SeamTensor tensor;
@@ -127,6 +222,22 @@ class FakeExecutable : public backend::Executable {
     }
     for (const std::int32_t row : in.logit_rows) {
       if (row < 0 || row >= decoder) return broken("logit_rows");
+    }
+    return {};
+  }
+
+  Result<void> check_samples(const backend::StepInputs& in) const {
+    const auto broken = [](const std::string& what) {
+      return make_error(ErrorKind::kInternal, "fake backend: " + what);
+    };
+    if (!options_.samples && !in.sample_rows.empty()) return broken("it does not sample");
+    if (!in.unread_logits.empty() && in.unread_logits.size() != in.logit_rows.size())
+      return broken("flags of unread logits");
+    std::int32_t before = -1;
+    for (const backend::SampleRow& asked : in.sample_rows) {
+      if (asked.row <= before || static_cast<std::size_t>(asked.row) >= in.logit_rows.size())
+        return broken("sampled rows");
+      before = asked.row;
     }
     return {};
   }
@@ -202,22 +313,24 @@ class FakeExecutable : public backend::Executable {
   }
 
   state::Registry registry_;
-  std::function<Result<void>(std::int64_t)> before_step_;
+  CoreOptions options_;
   std::int64_t steps_ = 0;
   std::string fault_;
   std::vector<Hash> decoder_hash_;
   std::vector<float> logits_;
+  std::vector<std::uint8_t> unread_;
+  std::vector<std::uint8_t> never_;
+  std::vector<backend::Sampled> sampled_;
 };
 
 class FakeBackend : public backend::Backend {
  public:
-  explicit FakeBackend(std::function<Result<void>(std::int64_t)> before_step)
-      : before_step_(std::move(before_step)) {}
-  backend::Capabilities capabilities() const override { return {"fake", "hash", "a toy"}; }
+  explicit FakeBackend(const CoreOptions& options) : options_(options) {}
+  backend::Capabilities capabilities() const override { return {"fake", "hash", "a toy", options_.samples}; }
   Result<std::unique_ptr<backend::Executable>> compile(std::shared_ptr<const graph::Graph>,
                                                        const state::Registry& registry,
                                                        const backend::StepLimits&) override {
-    return std::unique_ptr<backend::Executable>(std::make_unique<FakeExecutable>(registry, before_step_));
+    return std::unique_ptr<backend::Executable>(std::make_unique<FakeExecutable>(registry, options_));
   }
   Result<std::byte*> allocate(std::size_t bytes, const std::string& tag) override {
     allocated()[tag] += static_cast<std::int64_t>(bytes);
@@ -231,7 +344,7 @@ class FakeBackend : public backend::Backend {
   }
 
  private:
-  std::function<Result<void>(std::int64_t)> before_step_;
+  CoreOptions options_;
 };
 
 }  // namespace
@@ -277,7 +390,7 @@ Core make_core(const CoreOptions& options) {
   core.info.cut_layer = options.replay ? 1 : -1;
   core.info.max_model_len = options.limits.context;
   core.info.limits = options.limits;
-  core.device = std::make_shared<FakeBackend>(options.before_step);
+  core.device = std::make_shared<FakeBackend>(options);
   core.info.backend = core.device->capabilities();
   auto executable = core.device->compile(nullptr, registry(), options.limits);
   DI_CHECK(executable.ok());

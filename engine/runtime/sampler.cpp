@@ -77,6 +77,23 @@ void keep_top_p(std::vector<std::int32_t>& candidates, std::span<const float> lo
   std::sort(candidates.begin(), candidates.end());
 }
 
+Error not_finite(std::int64_t position, std::size_t id, float logit) {
+  return make_error(ErrorKind::kInternal, "cannot sample position " + std::to_string(position) +
+                                              ": the logit of id " + std::to_string(id) + " is " +
+                                              std::to_string(logit));
+}
+
+Error none_left(std::int64_t position) {
+  return make_error(ErrorKind::kInvalidArgument,
+                    "cannot sample position " + std::to_string(position) + ": no id is left to choose from",
+                    "allowed_ids and banned_ids, with the ids that are never sampled, exclude all of them");
+}
+
+// `exp_sum`: of exp(logit - top) over the distribution.
+float log_probability(float logit, float top, double exp_sum) {
+  return static_cast<float>(static_cast<double>(logit) - (static_cast<double>(top) + log_f64(exp_sum)));
+}
+
 }  // namespace
 
 Result<void> check_sampling(const SamplingParams& params, int vocab) {
@@ -208,10 +225,7 @@ void Sampler::report(std::span<const float> logits, Token& token, SamplerScratch
   double total = 0;
   for (const float logit : logits)
     total += static_cast<double>(exp_f32(logit - top));
-  const double log_total = static_cast<double>(top) + log_f64(total);
-  const auto logprob = [&](std::int32_t id) {
-    return static_cast<float>(static_cast<double>(logits[at(id)]) - log_total);
-  };
+  const auto logprob = [&](std::int32_t id) { return log_probability(logits[at(id)], top, total); };
   token.logprob = logprob(token.id);
   if (params_.top_logprobs == 0) return;
   scratch.candidates.clear();
@@ -232,24 +246,45 @@ Result<Token> Sampler::sample(std::span<const float> logits, std::int64_t positi
   scratch.logits.assign(logits.begin(), logits.end());
   for (std::size_t id = 0; id < scratch.logits.size(); ++id) {
     if ((*never_)[id] != 0) scratch.logits[id] = kRemoved;
-    if (std::isnan(scratch.logits[id]) || scratch.logits[id] == -kRemoved) {
-      return make_error(ErrorKind::kInternal, "cannot sample position " + std::to_string(position) +
-                                                  ": the logit of id " + std::to_string(id) + " is " +
-                                                  std::to_string(scratch.logits[id]));
-    }
+    if (std::isnan(scratch.logits[id]) || scratch.logits[id] == -kRemoved)
+      return not_finite(position, id, scratch.logits[id]);
   }
   // The distribution that is reported ends here; choosing goes on in place.
   Token token;
   if (params_.logprobs) scratch.reported.assign(scratch.logits.begin(), scratch.logits.end());
   restrict_ids(scratch.logits);
   penalise(scratch.logits);
-  if (scratch.logits[at(highest(scratch.logits))] == kRemoved) {
-    return make_error(ErrorKind::kInvalidArgument,
-                      "cannot sample position " + std::to_string(position) + ": no id is left to choose from",
-                      "allowed_ids and banned_ids, with the ids that are never sampled, exclude all of them");
-  }
+  if (scratch.logits[at(highest(scratch.logits))] == kRemoved) return none_left(position);
   token.id = draw(scratch.logits, position, scratch);
   if (params_.logprobs) report(scratch.reported, token, scratch);
+  return token;
+}
+
+std::optional<backend::SampleRow> Sampler::on_device(std::int64_t position) const {
+  if (!params_.logit_bias.empty() || !params_.allowed_ids.empty() || !params_.banned_ids.empty() ||
+      params_.repetition_penalty != 1 || params_.presence_penalty != 0 || params_.frequency_penalty != 0 ||
+      produced_ < params_.min_tokens || params_.top_logprobs > 0)
+    return std::nullopt;
+  backend::SampleRow asked;
+  asked.temperature = params_.temperature;
+  asked.top_k = params_.top_k;
+  asked.top_p = params_.top_p;
+  asked.min_p = params_.min_p;
+  asked.uniform = params_.temperature == 0 ? 0 : uniform(seed_, position, Draw::kSample);
+  asked.wants_exp_sum = params_.logprobs ? 1 : 0;
+  return asked;
+}
+
+Result<Token> Sampler::take(const backend::Sampled& sampled, std::int64_t position) const {
+  switch (sampled.outcome) {
+    case backend::SampleOutcome::kNotFinite: return not_finite(position, at(sampled.id), sampled.logit);
+    case backend::SampleOutcome::kNoneLeft: return none_left(position);
+    case backend::SampleOutcome::kChosen: break;
+  }
+  DI_CHECK(sampled.id >= 0 && at(sampled.id) < never_->size() && (*never_)[at(sampled.id)] == 0);
+  Token token;
+  token.id = sampled.id;
+  if (params_.logprobs) token.logprob = log_probability(sampled.logit, sampled.top, sampled.exp_sum);
   return token;
 }
 

@@ -14,14 +14,17 @@
 //  11  one id is drawn by its probability among the rest
 //
 // All sums run in a fixed order in double over single-precision exponentials of base/math.h, and the draw is keyed by
-// (seed, position): a token depends on its row of logits and its request, not on the batch or the machine.
+// (seed, position): a token depends on its row of logits and its request, not on the batch or the machine. Where a backend
+// samples, its sums have a fixed order of their own (backend/sampling.h): their last bits may differ from the host's.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "backend/sampling.h"
 #include "base/result.h"
 #include "runtime/engine.h"
 
@@ -47,6 +50,11 @@ class Sampler {
   // Chooses the token for `position` from logits [vocab]. kInternal when a logit that counts is NaN or +inf, or no id is left
   // (kInvalidArgument: the request's own restrictions removed all of them).
   Result<Token> sample(std::span<const float> logits, std::int64_t position, SamplerScratch& scratch) const;
+  // The same by a backend that samples (backend/sampling.h): what to ask it for at `position`. Nothing where the request wants
+  // more than it does: bias, penalties, allowed or banned ids, endings that are still held back, alternatives.
+  std::optional<backend::SampleRow> on_device(std::int64_t position) const;
+  // The token that it chose for `position`, with the errors of sample().
+  Result<Token> take(const backend::Sampled& sampled, std::int64_t position) const;
   // The token was accepted: penalties and min_tokens see it from now on.
   void accept(std::int32_t id);
 

@@ -16,6 +16,8 @@ StepLayout::StepLayout(const CoreInfo& info) : info_(&info) {
   image_.reserve(tokens);
   decoder_rows_.reserve(static_cast<std::size_t>(info.limits.decoder_rows));
   logit_rows_.reserve(static_cast<std::size_t>(info.limits.logit_rows));
+  sample_rows_.reserve(static_cast<std::size_t>(info.limits.sequences));
+  unread_logits_.reserve(static_cast<std::size_t>(info.limits.logit_rows));
   slices_.reserve(static_cast<std::size_t>(info.limits.sequences));
   first_logit_row_.reserve(static_cast<std::size_t>(info.limits.sequences) + 1);
 }
@@ -80,6 +82,7 @@ Result<void> StepLayout::lay_out(std::span<const StepPart> parts) {
   image_.clear();
   embeds_.clear();
   slices_.clear();
+  sample_rows_.clear();
   first_logit_row_.assign(1, 0);
   for (const StepPart& part : parts)
     add(part);
@@ -87,7 +90,16 @@ Result<void> StepLayout::lay_out(std::span<const StepPart> parts) {
   DI_CHECK(slices_.size() <= static_cast<std::size_t>(info_->limits.sequences));
   DI_CHECK(decoder_rows_.size() <= static_cast<std::size_t>(info_->limits.decoder_rows));
   DI_CHECK(logit_rows_.size() <= static_cast<std::size_t>(info_->limits.logit_rows));
+  unread_logits_.assign(logit_rows_.size(), 0);
   return {};
+}
+
+void StepLayout::sample_on_device(std::size_t part, backend::SampleRow asked) {
+  DI_CHECK(part + 1 < first_logit_row_.size() && first_logit_row_[part + 1] == first_logit_row_[part] + 1);
+  asked.row = static_cast<std::int32_t>(first_logit_row_[part]);
+  DI_CHECK(sample_rows_.empty() || sample_rows_.back().row < asked.row);
+  sample_rows_.push_back(asked);
+  unread_logits_[first_logit_row_[part]] = 1;
 }
 
 void StepLayout::set_last_id(std::size_t part, std::int32_t id) {
@@ -107,14 +119,15 @@ backend::StepInputs StepLayout::inputs() const {
   inputs.sequences = slices_;
   inputs.embed_rows = embed_rows_;
   inputs.embeds = embeds_;
+  inputs.sample_rows = sample_rows_;
+  inputs.unread_logits = unread_logits_;
   return inputs;
 }
 
 std::span<const float> StepLayout::logits(const backend::Executable& executable, std::size_t part) const {
   DI_CHECK(part + 1 < first_logit_row_.size());
-  const auto vocab = static_cast<std::size_t>(info_->vocab);
   const std::size_t first = first_logit_row_[part];
-  return executable.logits().subspan(first * vocab, (first_logit_row_[part + 1] - first) * vocab);
+  return executable.logits(static_cast<int>(first), static_cast<int>(first_logit_row_[part + 1] - first));
 }
 
 Result<void> StepRunner::run(std::span<const StepPart> parts) {

@@ -33,6 +33,9 @@ class StepLayout {
   // Reserves blocks and fills the buffers. kOutOfMemory when the pool has no block left. More parts, tokens or rows than
   // the limits, and ids that are neither known nor in flight, are broken invariants.
   Result<void> lay_out(std::span<const StepPart> parts);
+  // The executable chooses the id of a part with one row of logits, as `asked` says, and nobody reads that row's logits. Parts
+  // ascend.
+  void sample_on_device(std::size_t part, backend::SampleRow asked);
   // The id at the last position of a part, produced since.
   void set_last_id(std::size_t part, std::int32_t id);
   // Views of the buffers.
@@ -51,6 +54,8 @@ class StepLayout {
   std::vector<float> embeds_;
   std::vector<backend::SequenceSlice> slices_;
   std::vector<std::size_t> first_logit_row_;  // of each part, and the end
+  std::vector<backend::SampleRow> sample_rows_;
+  std::vector<std::uint8_t> unread_logits_;
 };
 
 // Runs steps one at a time: lay out, run, commit the sequences' lengths.

@@ -16,9 +16,10 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-StepPipeline::StepPipeline(backend::Executable& executable, const cache::PrefixCache* prefixes,
-                           std::function<void()> on_done)
+StepPipeline::StepPipeline(backend::Executable& executable, bool device_samples,
+                           const cache::PrefixCache* prefixes, std::function<void()> on_done)
     : executable_(executable),
+      device_samples_(device_samples),
       prefixes_(prefixes),
       on_done_(std::move(on_done)),
       thread_([this] { run(); }) {}
@@ -85,6 +86,7 @@ void StepPipeline::run_step(Step& step) {
   // An id that could not be sampled: whatever is computed from 0 instead is discarded.
   produced_.assign(step.parts.size(), 0);
   if (!step.error) {
+    if (device_samples_) ask_device(step);
     const auto done = executable_.run(step.layout.inputs());
     if (done.ok()) {
       sample(step);
@@ -96,12 +98,31 @@ void StepPipeline::run_step(Step& step) {
   step.time_ns = *last_end_ns_ - start_ns;
 }
 
+void StepPipeline::ask_device(Step& step) const {
+  int asked = 0;
+  for (std::size_t i = 0; i < step.parts.size(); ++i) {
+    Part& part = step.parts[i];
+    if (part.sampler == nullptr) continue;
+    const auto row = part.sampler->on_device(part.position);
+    if (!row) continue;
+    step.layout.sample_on_device(i, *row);
+    part.sampled = asked++;
+  }
+}
+
+Result<Token> StepPipeline::token_of(const Step& step, std::size_t index) {
+  const Part& part = step.parts[index];
+  if (part.sampled >= 0)
+    return part.sampler->take(executable_.sampled()[static_cast<std::size_t>(part.sampled)], part.position);
+  return part.sampler->sample(step.layout.logits(executable_, index), part.position, scratch_);
+}
+
 void StepPipeline::sample(Step& step) {
   for (std::size_t i = 0; i < step.parts.size(); ++i) {
     Part& part = step.parts[i];
     if (part.state != cache::kNoSnapshot) prefixes_->capture_state(part.state, part.private_state);
     if (part.sampler == nullptr) continue;
-    auto token = part.sampler->sample(step.layout.logits(executable_, i), part.position, scratch_);
+    auto token = token_of(step, i);
     if (!token.ok()) {
       part.error = token.error();
       continue;

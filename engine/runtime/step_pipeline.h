@@ -34,6 +34,7 @@ class StepPipeline {
     // Results.
     std::optional<Token> token;
     std::optional<Error> error;
+    int sampled = -1;  // its place in what the executable sampled; -1: sampled here
   };
   struct Step {
     explicit Step(const CoreInfo& info) : layout(info) {}
@@ -47,8 +48,10 @@ class StepPipeline {
     std::int64_t gap_ns = 0;       // between the end of the step before and its start; 0 for the first
   };
 
-  // `on_done` is called on the device's thread after each step. `prefixes` may be null.
-  StepPipeline(backend::Executable& executable, const cache::PrefixCache* prefixes,
+  // `device_samples`: backend::Capabilities::samples. The executable then chooses the ids of all parts whose samplers can say
+  // what they want of it, and the logits of the others alone come to the host. `on_done` is called on the device's thread
+  // after each step. `prefixes` may be null.
+  StepPipeline(backend::Executable& executable, bool device_samples, const cache::PrefixCache* prefixes,
                std::function<void()> on_done);
   ~StepPipeline();  // waits for what was submitted
   StepPipeline(const StepPipeline&) = delete;
@@ -64,9 +67,12 @@ class StepPipeline {
  private:
   void run();
   void run_step(Step& step);
+  void ask_device(Step& step) const;
   void sample(Step& step);
+  Result<Token> token_of(const Step& step, std::size_t part);
 
   backend::Executable& executable_;
+  const bool device_samples_;
   const cache::PrefixCache* prefixes_;
   std::function<void()> on_done_;
   Watchdog::Watch watch_{"a step"};

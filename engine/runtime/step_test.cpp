@@ -207,7 +207,7 @@ TEST(StepRunner, LaysOutEmbeddingRows) {
       image.assign(in.image.begin(), in.image.end());
       return {};
     }
-    std::span<const float> logits() const override { return {}; }
+    std::span<const float> logits(int, int) const override { return {}; }
     Result<backend::SeamTensor> seam(const std::string&) const override {
       return make_error(ErrorKind::kNotFound, "");
     }

@@ -165,7 +165,7 @@ std::vector<float> run_step(Device& device, std::span<const Part> parts) {
   must(device.executable().run(inputs));
   for (const Part& part : parts)
     part.sequence->length += part.tokens;
-  const auto logits = device.executable().logits();
+  const auto logits = device.executable().logits(0, static_cast<int>(logit_rows.size()));
   return {logits.begin(), logits.end()};
 }
 

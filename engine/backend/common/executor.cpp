@@ -181,6 +181,8 @@ Result<void> Executor::meet_faults() {
 
 Result<void> Executor::run(const StepInputs& inputs) {
   DI_TRY(meet_faults());
+  if (!inputs.sample_rows.empty())
+    return make_error(ErrorKind::kUnsupported, "cannot run a step: this backend does not sample");
   DI_TRY(step_.begin(inputs));
   fill_tables();
   begin_index_sites();
@@ -194,10 +196,11 @@ Result<void> Executor::run(const StepInputs& inputs) {
   return {};
 }
 
-std::span<const float> Executor::logits() const {
+std::span<const float> Executor::logits(int first_row, int rows) const {
   if (graph_->logits == kNoValue) return {};
-  const FloatRows rows = run_->floats(graph_->logits);
-  return {rows.data, static_cast<size_t>(rows.rows * rows.columns)};
+  step_.check_logits_read(first_row, rows);
+  const FloatRows all = run_->floats(graph_->logits);
+  return {all.data + first_row * all.columns, static_cast<size_t>(rows * all.columns)};
 }
 
 void Executor::copy_kept_scores(const Site& site, SeamTensor& tensor) const {

@@ -30,7 +30,7 @@ class Executor final : public Executable {
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;
-  std::span<const float> logits() const override;
+  std::span<const float> logits(int first_row, int rows) const override;
   Result<SeamTensor> seam(const std::string& name) const override;
   std::vector<Memory> memory() const override;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -97,6 +98,7 @@ void StepView::check_state(std::shared_ptr<const AllocatedMemory> state, const s
 Result<void> StepView::begin(const StepInputs& inputs) {
   inputs_ = inputs;
   DI_TRY(check_rows());
+  DI_TRY(check_samples());
   DI_TRY(check_sequences());
   for (GroupList& list : lists_) {
     list.groups.clear();
@@ -140,6 +142,35 @@ Result<void> StepView::check_rows() const {
     if (row < 0 || static_cast<size_t>(row) >= tokens)
       return bad_step("replaced embedding {} is not one of {} rows", row, tokens);
   return {};
+}
+
+Result<void> StepView::check_samples() const {
+  const size_t logit_rows = inputs_.logit_rows.size();
+  if (!inputs_.unread_logits.empty() && inputs_.unread_logits.size() != logit_rows)
+    return bad_step("{} flags of unread logits for {} logit rows", inputs_.unread_logits.size(), logit_rows);
+  int32_t before = -1;
+  for (const SampleRow& sample : inputs_.sample_rows) {
+    if (sample.row <= before || static_cast<size_t>(sample.row) >= logit_rows)
+      return bad_step("logit row {} is sampled after row {} of {}; expected ascending rows", sample.row,
+                      before, logit_rows);
+    before = sample.row;
+    if (!(sample.temperature >= 0 && std::isfinite(sample.temperature) && sample.top_p > 0 &&
+          sample.top_p <= 1 && sample.min_p >= 0 && sample.min_p <= 1 && sample.top_k >= 0 &&
+          sample.uniform >= 0 && sample.uniform < 1))
+      return bad_step(
+          "logit row {} is sampled with temperature {}, top_k {}, top_p {}, min_p {} and the draw {}",
+          sample.row, sample.temperature, sample.top_k, sample.top_p, sample.min_p, sample.uniform);
+  }
+  return {};
+}
+
+void StepView::check_logits_read(int first_row, int rows) const {
+  DI_CHECK(first_row >= 0 && rows >= 0 &&
+           static_cast<size_t>(first_row) + static_cast<size_t>(rows) <= inputs_.logit_rows.size());
+  if (inputs_.unread_logits.empty()) return;
+  for (const uint8_t unread :
+       inputs_.unread_logits.subspan(static_cast<size_t>(first_row), static_cast<size_t>(rows)))
+    DI_CHECK_MSG(unread == 0, "logits that the step said nobody reads");
 }
 
 Result<void> StepView::check_slice(int s, int first_token_row, int first_decoder_row) const {

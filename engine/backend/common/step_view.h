@@ -54,6 +54,9 @@ class StepView {
     return !inputs_.image.empty() && inputs_.image[static_cast<size_t>(token_row)] != 0;
   }
 
+  // Checks that the step has rows [first_row, first_row + rows) of L and that none of them is unread.
+  void check_logits_read(int first_row, int rows) const;
+
   // The rows of one sequence on axis T or D: `count` consecutive rows from `first_row`, the first at `first_position`.
   struct Run {
     int first_row = 0;
@@ -74,6 +77,7 @@ class StepView {
   };
 
   Result<void> check_rows() const;
+  Result<void> check_samples() const;
   Result<void> check_sequences() const;
   Result<void> check_memory(int s) const;
   Result<void> check_slice(int s, int first_token_row, int first_decoder_row) const;

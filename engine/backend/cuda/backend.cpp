@@ -36,7 +36,8 @@ Capabilities CudaBackend::capabilities() const {
   return {"cuda", kernel_set(*device_),
           fmt::format("{}, {} multiprocessors, {:.1f} GiB, driver for CUDA {}.{}", device_->name(),
                       device_->multiprocessors(), static_cast<double>(device_->total_bytes()) / (1 << 30),
-                      driver / 1000, driver % 1000 / 10)};
+                      driver / 1000, driver % 1000 / 10),
+          true};
 }
 
 Result<std::unique_ptr<Executable>> CudaBackend::compile(std::shared_ptr<const graph::Graph> graph,

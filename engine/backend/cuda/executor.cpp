@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "backend/cuda/kernels/common/sampler.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/rope.h"
@@ -65,6 +66,7 @@ Result<std::unique_ptr<Executable>> Executor::compile(
             StepBuffers::create(device, limits, std::vector<int>(ratios.begin(), ratios.end()),
                                 executor->graph_->hidden));
   DI_TRY(executor->plan_buffers());
+  if (executor->graph_->logits != kNoValue) DI_TRY(executor->prepare_head());
   DI_TRY(executor->prepare_ropes());
   DI_TRY(executor->prepare_ops());
   DI_TRY(device->healthy());
@@ -81,11 +83,33 @@ Result<void> Executor::plan_buffers() {
   addresses_.assign(lifetimes.size(), nullptr);
   for (std::size_t i = 0; i < lifetimes.size(); ++i)
     if (plan.offsets[i] >= 0) addresses_[i] = arena_.data() + plan.offsets[i];
-  if (graph_->logits == kNoValue) return {};
-  const std::int64_t rows = StepView::largest_extent(value(graph_->logits).shape[0], step_.limits());
-  DI_ASSIGN(logits_, PinnedBuffer::create(device_, "logits",
-                                          static_cast<std::size_t>(rows * graph_->vocab) * sizeof(float)));
   return {};
+}
+
+Result<void> Executor::prepare_head() {
+  if (!can_sample(graph_->vocab))
+    return make_error(
+        ErrorKind::kUnsupported,
+        fmt::format("cannot compile: a row of {} logits is more than this backend can sample from",
+                    graph_->vocab));
+  const auto rows = static_cast<std::size_t>(step_.limits().logit_rows);
+  DI_ASSIGN(logits_, PinnedBuffer::create(device_, "logits",
+                                          rows * static_cast<std::size_t>(graph_->vocab) * sizeof(float)));
+  DI_ASSIGN(never_sampled_,
+            DeviceBuffer::create(device_, "tables", never_words(graph_->vocab) * sizeof(std::uint32_t)));
+  DI_ASSIGN(sampled_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(Sampled)));
+  DI_ASSIGN(host_sampled_, PinnedBuffer::create(device_, "sampled ids", rows * sizeof(Sampled)));
+  never_sample(std::vector<std::uint8_t>(static_cast<std::size_t>(graph_->vocab), std::uint8_t{0}));
+  return {};
+}
+
+void Executor::never_sample(std::span<const std::uint8_t> flags) {
+  DI_CHECK(graph_->logits != kNoValue && flags.size() == static_cast<std::size_t>(graph_->vocab));
+  std::vector<std::uint32_t> words(never_words(graph_->vocab), 0);
+  for (std::size_t id = 0; id < flags.size(); ++id)
+    if (flags[id] != 0) words[id / 32] |= 1U << (id % 32);
+  device_->use();
+  device_->upload(never_sampled_.data(), words.data(), never_sampled_.size(), "took ids never sampled");
 }
 
 Result<void> Executor::prepare_ropes() {
@@ -177,6 +201,35 @@ void Executor::launch_all(const StepBounds& bounds) {
     if (!schedule_->nodes()[i].ahead()) launch_on(i, launch.stream);
   }
   side_->before(static_cast<int>(ops_.size()), launch_aside);
+  if (launch.most[kSampleCount] > 0)
+    sample_rows(buffers_->data(), launch.most[kSampleCount],
+                reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),
+                graph_->vocab, never_sampled_.as<std::uint32_t>(), sampled_.as<Sampled>(), launch.stream);
+}
+
+void Executor::launch_answers() {
+  const StepInputs& inputs = step_.inputs();
+  const auto rows = inputs.logit_rows.size();
+  const auto row_bytes = static_cast<std::size_t>(graph_->vocab) * sizeof(float);
+  const std::byte* const logits = addresses_[static_cast<std::size_t>(graph_->logits)];
+  const auto is_read = [&](std::size_t row) {
+    return inputs.unread_logits.empty() || inputs.unread_logits[row] == 0;
+  };
+  for (std::size_t row = 0; row < rows;) {
+    std::size_t end = row;
+    while (end < rows && is_read(end))
+      ++end;
+    if (end > row)
+      device_->note(cudaMemcpyAsync(logits_.data() + row * row_bytes, logits + row * row_bytes,
+                                    (end - row) * row_bytes, cudaMemcpyDeviceToHost, device_->stream()),
+                    "gave logits");
+    row = end + 1;
+  }
+  if (inputs.sample_rows.empty()) return;
+  device_->note(
+      cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), inputs.sample_rows.size() * sizeof(Sampled),
+                      cudaMemcpyDeviceToHost, device_->stream()),
+      "gave sampled ids");
 }
 
 Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
@@ -217,6 +270,8 @@ Result<bool> Executor::replay(const StepBounds& tier) {
 Result<void> Executor::run(const StepInputs& inputs) {
   device_->use();
   DI_TRY(device_->healthy());
+  if (graph_->logits == kNoValue && !inputs.sample_rows.empty())
+    return make_error(ErrorKind::kInvalidArgument, "cannot run a step: a graph without logits is sampled");
   DI_TRY(step_.begin(inputs));
   buffers_->fill(step_);
   const StepBounds exact = bounds_of(step_, buffers_->ratios());
@@ -228,21 +283,22 @@ Result<void> Executor::run(const StepInputs& inputs) {
   }
   if (!launched) launch_all(exact);
   device_->note(fault_fires("cuda.launch") ? cudaErrorLaunchFailure : cudaGetLastError(), "launched a step");
-  logit_values_ = 0;
-  if (graph_->logits != kNoValue && exact.most[kLogitCount] > 0) {
-    logit_values_ =
-        static_cast<std::size_t>(exact.most[kLogitCount]) * static_cast<std::size_t>(graph_->vocab);
-    device_->note(cudaMemcpyAsync(logits_.data(), addresses_[static_cast<std::size_t>(graph_->logits)],
-                                  logit_values_ * sizeof(float), cudaMemcpyDeviceToHost, device_->stream()),
-                  "gave logits");
-  }
+  if (graph_->logits != kNoValue) launch_answers();
   const cudaError_t ended = device_->wait();
   device_->note(fault_fires("cuda.wait") ? cudaErrorIllegalAddress : ended, "ran a step");
   return device_->healthy();
 }
 
-std::span<const float> Executor::logits() const {
-  return {reinterpret_cast<const float*>(logits_.data()), logit_values_};
+std::span<const float> Executor::logits(int first_row, int rows) const {
+  if (graph_->logits == kNoValue) return {};
+  step_.check_logits_read(first_row, rows);
+  const auto vocab = static_cast<std::size_t>(graph_->vocab);
+  return {reinterpret_cast<const float*>(logits_.data()) + static_cast<std::size_t>(first_row) * vocab,
+          static_cast<std::size_t>(rows) * vocab};
+}
+
+std::span<const Sampled> Executor::sampled() const {
+  return {reinterpret_cast<const Sampled*>(host_sampled_.data()), step_.inputs().sample_rows.size()};
 }
 
 Result<SeamTensor> Executor::kept_scores(int site, const std::string& name) const {
@@ -309,7 +365,7 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
 }
 
 std::vector<Executable::Memory> Executor::memory() const {
-  std::int64_t tables = 0;
+  auto tables = static_cast<std::int64_t>(never_sampled_.size());
   for (const DeviceBuffer& table : tables_)
     tables += static_cast<std::int64_t>(table.size());
   std::int64_t kept = 0;
@@ -317,7 +373,7 @@ std::vector<Executable::Memory> Executor::memory() const {
     kept += static_cast<std::int64_t>(site.memory.size());
   return {{"weights", weights_.bytes()},
           {"engram tables", weights_.table_bytes(), weights_.place() == TablePlace::kHost},
-          {"step buffers", static_cast<std::int64_t>(arena_.size())},
+          {"step buffers", static_cast<std::int64_t>(arena_.size() + sampled_.size())},
           {"kept index scores", kept},
           {"workspace", static_cast<std::int64_t>(scratch_->memory.size())},
           {"tables", tables},

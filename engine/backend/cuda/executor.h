@@ -32,7 +32,9 @@ class Executor final : public Executable {
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;
-  std::span<const float> logits() const override;
+  std::span<const float> logits(int first_row, int rows) const override;
+  void never_sample(std::span<const std::uint8_t> flags) override;
+  std::span<const Sampled> sampled() const override;
   Result<SeamTensor> seam(const std::string& name) const override;
   std::vector<Memory> memory() const override;
 
@@ -45,6 +47,7 @@ class Executor final : public Executable {
            const state::Registry& registry, const StepLimits& limits, TablePlace tables);
 
   Result<void> plan_buffers();
+  Result<void> prepare_head();
   Result<void> prepare_ropes();
   Result<void> prepare_ops();
 
@@ -57,6 +60,8 @@ class Executor final : public Executable {
   Result<bool> replay(const StepBounds& tier);
   // nullptr where there is no memory for it.
   Result<cudaGraphExec_t> capture(const StepBounds& tier);
+  // What the host is to have of a step's logits and of what was sampled from them.
+  void launch_answers();
 
   const graph::Value& value(graph::ValueId id) const { return graph_->values[static_cast<std::size_t>(id)]; }
   Result<SeamTensor> kept_scores(int site, const std::string& name) const;
@@ -76,8 +81,11 @@ class Executor final : public Executable {
   std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
   std::vector<DeviceOp> ops_;  // one a scheduled node
   std::unique_ptr<SideStream> side_;
-  PinnedBuffer logits_;
-  std::size_t logit_values_ = 0;  // of the last run
+  // Of a graph with logits.
+  PinnedBuffer logits_;         // [L, vocab] f32: rows that are read have their place, others hold anything
+  DeviceBuffer never_sampled_;  // sampler.h
+  DeviceBuffer sampled_;        // [L]
+  PinnedBuffer host_sampled_;   // the same
   TierCache<cudaGraphExec_t> graphs_{[](cudaGraphExec_t graph) { (void)cudaGraphExecDestroy(graph); }};
 };
 

@@ -1,25 +1,33 @@
 #include "backend/cuda/probe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
+#include <random>
+#include <vector>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/executor.h"
 #include "backend/cuda/kernels/common/roof.h"
+#include "backend/cuda/kernels/common/sampler.h"
 
 namespace deepinfer::backend::cuda {
 
 namespace {
 
 constexpr int kPasses = 8;
+constexpr std::size_t kFlushBytes = std::size_t{192} << 20;  // some times the second-level cache
 
-// Shortest time of `work` in seconds.
-double best_time(Device& device, const std::function<void()>& work) {
+// Shortest time of `work` in seconds, each after `before`, which is not counted.
+double best_time(Device& device, const std::function<void()>& work,
+                 const std::function<void()>& before = {}) {
   cudaEvent_t begin = nullptr, end = nullptr;
   device.note(cudaEventCreate(&begin), "measured");
   device.note(cudaEventCreate(&end), "measured");
   float best = 1e30f;
   for (int pass = 0; pass < kPasses; ++pass) {
+    if (before) before();
     device.note(cudaEventRecord(begin, device.stream()), "measured");
     work();
     device.note(cudaEventRecord(end, device.stream()), "measured");
@@ -60,6 +68,57 @@ Result<double> measure_host_read_rate() {
       best_time(*device, [&] { read_all(from.data(), kBytes, sink.as<std::uint32_t>(), device->stream()); });
   DI_TRY(device->healthy());
   return static_cast<double>(kBytes) / seconds;
+}
+
+Result<double> time_sampling(int rows, int vocab, const SampleRow& asked) {
+  if (rows < 1 || !can_sample(vocab))
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("cannot sample {} rows of {} logits on a device", rows, vocab));
+  DI_ASSIGN(const auto device, Device::open(0));
+  device->use();
+  const auto take = [&](std::size_t bytes) { return DeviceBuffer::create(device, "probe", bytes); };
+  const auto row_bytes = static_cast<std::size_t>(vocab) * sizeof(float);
+  DI_ASSIGN(const DeviceBuffer logits, take(static_cast<std::size_t>(rows) * row_bytes));
+  DI_ASSIGN(const DeviceBuffer never, take(never_words(vocab) * sizeof(std::uint32_t)));
+  DI_ASSIGN(const DeviceBuffer counts, take(kCounts * sizeof(std::int32_t)));
+  DI_ASSIGN(const DeviceBuffer samples, take(static_cast<std::size_t>(rows) * sizeof(SampleRow)));
+  DI_ASSIGN(const DeviceBuffer sampled, take(static_cast<std::size_t>(rows) * sizeof(Sampled)));
+  DI_ASSIGN(const DeviceBuffer flushed, take(kFlushBytes));
+  DI_ASSIGN(const DeviceBuffer sink, take(16));
+
+  std::vector<std::int32_t> count(kCounts, 0);
+  count[kSampleCount] = rows;
+  std::vector<SampleRow> each(static_cast<std::size_t>(rows), asked);
+  std::mt19937 random(7);
+  std::vector<float> row(static_cast<std::size_t>(vocab));
+  for (int i = 0; i < rows; ++i) {
+    each[static_cast<std::size_t>(i)].row = i;
+    each[static_cast<std::size_t>(i)].uniform = (i + 0.5) / rows;
+    // About normal, deviation 2.
+    for (float& logit : row)
+      logit = (static_cast<float>(random() >> 16) + static_cast<float>(random() >> 16) +
+               static_cast<float>(random() >> 16) - 98304.0f) *
+              0x1p-14f;
+    device->upload(logits.data() + static_cast<std::size_t>(i) * row_bytes, row.data(), row_bytes,
+                   "measured");
+  }
+  device->upload(counts.data(), count.data(), counts.size(), "measured");
+  device->upload(samples.data(), each.data(), samples.size(), "measured");
+  device->note(cudaMemset(never.data(), 0, never.size()), "measured");
+  device->note(cudaMemset(flushed.data(), 0x5a, flushed.size()), "measured");
+  StepData step = {};
+  step.counts = counts.as<std::int32_t>();
+  step.samples = samples.as<SampleRow>();
+  const double seconds = best_time(
+      *device,
+      [&] {
+        sample_rows(step, rows, logits.as<float>(), vocab, never.as<std::uint32_t>(), sampled.as<Sampled>(),
+                    device->stream());
+      },
+      [&] { read_all(flushed.data(), flushed.size(), sink.as<std::uint32_t>(), device->stream()); });
+  device->note(cudaGetLastError(), "measured");
+  DI_TRY(device->healthy());
+  return seconds;
 }
 
 Result<NodeTimes> time_nodes(Executable& executable, const StepInputs& inputs, int samples) {

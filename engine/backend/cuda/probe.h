@@ -29,4 +29,8 @@ struct NodeTimes {
 // takes if nothing overlaps. kInvalidArgument for an executable of another backend.
 Result<NodeTimes> time_nodes(Executable& executable, const StepInputs& inputs, int samples);
 
+// Seconds of a launch that samples `rows` rows of random logits, each as `asked`, caches cold: the best of a few. Errors of
+// Device::open; kOutOfMemory; kInvalidArgument for a vocabulary that the device cannot sample from.
+Result<double> time_sampling(int rows, int vocab, const SampleRow& asked);
+
 }  // namespace deepinfer::backend::cuda

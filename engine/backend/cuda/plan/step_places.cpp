@@ -30,6 +30,8 @@ void lay_out_rows(const StepPlaces& places, const StepInputs& inputs, std::byte*
             array_at<std::int32_t>(buffer, places.decoder_rows));
   std::copy(inputs.logit_rows.begin(), inputs.logit_rows.end(),
             array_at<std::int32_t>(buffer, places.logit_rows));
+  std::copy(inputs.sample_rows.begin(), inputs.sample_rows.end(),
+            array_at<SampleRow>(buffer, places.samples));
   if (inputs.image.empty())
     std::memset(buffer + places.image, 0, inputs.ids.size());
   else
@@ -89,6 +91,7 @@ Result<StepPlaces> step_places(const StepLimits& limits, std::span<const int> ra
   places.image = place(limits.tokens, 1, kTokenCount);
   places.decoder_rows = place(limits.decoder_rows, sizeof(std::int32_t), kDecoderCount);
   places.logit_rows = place(limits.logit_rows, sizeof(std::int32_t), kLogitCount);
+  places.samples = place(limits.logit_rows, sizeof(SampleRow), kSampleCount);
   places.sequences = place(limits.sequences, sizeof(SequenceData), kSequenceCount);
   for (std::size_t i = 0; i < ratios.size(); ++i)
     places.groups[i] = place(StepView::largest_extent(graph::groups(ratios[i]), limits), sizeof(GroupData),
@@ -108,6 +111,7 @@ void lay_out(const StepPlaces& places, std::span<const int> ratios, const StepVi
   counts[kLogitCount] = static_cast<std::int32_t>(inputs.logit_rows.size());
   counts[kSequenceCount] = step.sequences();
   counts[kGivenCount] = static_cast<std::int32_t>(inputs.embed_rows.size());
+  counts[kSampleCount] = static_cast<std::int32_t>(inputs.sample_rows.size());
   counts[kBlockCount] = lay_out_sequences(places, step, buffer);
   for (std::size_t i = 0; i < ratios.size(); ++i) {
     const std::span<const GroupRef> groups = step.groups(ratios[i]);
@@ -129,6 +133,7 @@ StepData step_data(const StepPlaces& places, std::size_t ratios, std::byte* base
   data.image = array_at<const std::uint8_t>(base, places.image);
   data.decoder_rows = array_at<const std::int32_t>(base, places.decoder_rows);
   data.logit_rows = array_at<const std::int32_t>(base, places.logit_rows);
+  data.samples = array_at<const SampleRow>(base, places.samples);
   data.sequences = array_at<const SequenceData>(base, places.sequences);
   data.blocks = array_at<std::byte* const>(base, places.blocks);
   for (std::size_t i = 0; i < ratios; ++i)

@@ -17,6 +17,7 @@ struct StepPlaces {
   FetchPlan fetch;
   std::size_t ids = 0, positions = 0, sequence_of = 0, image = 0, decoder_rows = 0, logit_rows = 0,
               embed_of = 0;
+  std::size_t samples = 0;
   std::size_t sequences = 0, blocks = 0;
   std::size_t groups[kMostRatios] = {};
   std::size_t bytes = 0;  // of a buffer

@@ -29,6 +29,7 @@ struct RandomStep {
   std::vector<float> embeds;
   std::vector<std::vector<std::byte*>> tables;
   std::vector<SequenceSlice> slices;
+  std::vector<SampleRow> sample_rows;
 
   RandomStep(std::mt19937& random, const StepLimits& limits, std::byte* memory) {
     const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
@@ -56,6 +57,13 @@ struct RandomStep {
       }
       slice.decoder_rows = static_cast<int>(decoder_rows.size()) - slice.first_decoder_row;
       logit_rows.push_back(static_cast<int>(decoder_rows.size()) - 1);
+      if (below(3) > 0) {
+        SampleRow sample;
+        sample.row = s;
+        sample.top_k = below(100);
+        sample.uniform = 0.001 * below(1000);
+        sample_rows.push_back(sample);
+      }
       auto& table = tables.emplace_back();
       const int64_t reached = (slice.start + slice.tokens + 127) / 128;
       for (int64_t b = 0; b < reached + below(3); ++b)  // and some for tokens to come
@@ -77,6 +85,7 @@ struct RandomStep {
     inputs.sequences = slices;
     inputs.embed_rows = embed_rows;
     inputs.embeds = embeds;
+    inputs.sample_rows = sample_rows;
     return inputs;
   }
 };
@@ -104,6 +113,12 @@ void expect_seen(const StepData& data, const RandomStep& step, const StepView& v
   EXPECT_TRUE(std::equal(step.image.begin(), step.image.end(), data.image));
   EXPECT_TRUE(std::equal(step.decoder_rows.begin(), step.decoder_rows.end(), data.decoder_rows));
   EXPECT_TRUE(std::equal(step.logit_rows.begin(), step.logit_rows.end(), data.logit_rows));
+  ASSERT_EQ(data.counts[kSampleCount], static_cast<int32_t>(step.sample_rows.size()));
+  for (std::size_t i = 0; i < step.sample_rows.size(); ++i) {
+    EXPECT_EQ(data.samples[i].row, step.sample_rows[i].row);
+    EXPECT_EQ(data.samples[i].top_k, step.sample_rows[i].top_k);
+    EXPECT_EQ(data.samples[i].uniform, step.sample_rows[i].uniform);
+  }
   EXPECT_EQ(data.counts[kTokenCount], static_cast<int32_t>(rows));
   EXPECT_EQ(data.counts[kDecoderCount], static_cast<int32_t>(step.decoder_rows.size()));
   EXPECT_EQ(data.counts[kLogitCount], static_cast<int32_t>(step.logit_rows.size()));
@@ -202,6 +217,7 @@ TEST(StepPlaces, ArraysDoNotOverlapAndHaveRoomForTheLargestStep) {
     takes(places->image, limits.tokens, 1);
     takes(places->decoder_rows, limits.decoder_rows, 4);
     takes(places->logit_rows, limits.logit_rows, 4);
+    takes(places->samples, limits.logit_rows, sizeof(SampleRow));
     takes(places->sequences, limits.sequences, sizeof(SequenceData));
     for (std::size_t i = 0; i < kRatios.size(); ++i)
       takes(places->groups[i], limits.tokens / kRatios[i], sizeof(GroupData));

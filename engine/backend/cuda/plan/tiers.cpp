@@ -22,6 +22,7 @@ StepBounds bounds_of(const StepView& step, std::span<const int> ratios) {
   bounds.most[kDecoderCount] = static_cast<int>(inputs.decoder_rows.size());
   bounds.most[kLogitCount] = static_cast<int>(inputs.logit_rows.size());
   bounds.most[kSequenceCount] = step.sequences();
+  bounds.most[kSampleCount] = static_cast<int>(inputs.sample_rows.size());
   for (std::size_t i = 0; i < ratios.size(); ++i)
     bounds.most[kGroupCount + i] = static_cast<int>(step.groups(ratios[i]).size());
   for (const SequenceSlice& slice : inputs.sequences)
@@ -35,6 +36,8 @@ StepBounds tier_of(const StepBounds& exact, const StepLimits& limits, std::span<
   tier.most[kDecoderCount] = round_up_rows(exact.most[kDecoderCount], limits.decoder_rows);
   tier.most[kLogitCount] = round_up_rows(exact.most[kLogitCount], limits.logit_rows);
   tier.most[kSequenceCount] = round_up_rows(exact.most[kSequenceCount], limits.sequences);
+  // Of rows that could be sampled and are not, a launch costs next to nothing; a graph each would cost memory.
+  tier.most[kSampleCount] = exact.most[kSampleCount] > 0 ? tier.most[kLogitCount] : 0;
   for (std::size_t i = 0; i < ratios.size(); ++i)
     tier.most[kGroupCount + i] =
         std::min(tier.most[kTokenCount], tier.most[kTokenCount] / ratios[i] + tier.most[kSequenceCount]);

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/sampling.h"
+
 namespace deepinfer::backend::cuda {
 
 inline constexpr int kMostRatios = 8;  // different compressor ratios of a graph
@@ -17,6 +19,7 @@ enum Count : int {
   kSequenceCount,
   kBlockCount,
   kGivenCount,
+  kSampleCount,
   kGroupCount
 };
 inline constexpr int kCounts = kGroupCount + kMostRatios;  // one group count a ratio, from kGroupCount on
@@ -53,6 +56,7 @@ struct StepData {
   const std::int32_t* logit_rows;    // [L]
   const std::int32_t* embed_of;      // [T] index into embeds, or -1
   const SequenceData* sequences;     // [S]
+  const SampleRow* samples;          // [kSampleCount], ascending rows of L
   std::byte* const* blocks;
   const float* embeds;                   // [given, hidden]
   const GroupData* groups[kMostRatios];  // one list a ratio
