@@ -71,6 +71,8 @@ Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, 
 struct CudaSteps::Lists {
   std::vector<std::int32_t> ids, positions, sequence_of, rows, logit_rows;
   std::vector<backend::SequenceSlice> slices;
+  std::vector<backend::SampleRow> samples;  // one a sequence, greedy; no logits go to the host
+  std::vector<std::uint8_t> unread;
 
   backend::StepInputs inputs() const {
     backend::StepInputs inputs;
@@ -80,6 +82,8 @@ struct CudaSteps::Lists {
     inputs.decoder_rows = rows;
     inputs.logit_rows = logit_rows;
     inputs.sequences = slices;
+    inputs.sample_rows = samples;
+    inputs.unread_logits = unread;
     return inputs;
   }
 };
@@ -99,6 +103,11 @@ CudaSteps::Lists CudaSteps::lists(int sequences, int tokens, int start) {
       lists.positions.push_back(start + i);
       lists.sequence_of.push_back(s);
     }
+    backend::SampleRow sample;
+    sample.temperature = 0;
+    sample.row = static_cast<int>(lists.logit_rows.size());
+    lists.samples.push_back(sample);
+    lists.unread.push_back(1);
     lists.logit_rows.push_back(lists.rows.back());
     lists.slices.push_back(slice);
   }

@@ -182,6 +182,7 @@ bool experts_fit(std::int64_t k) {
 void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
                  Activation activation, Values x, Assignment assignment, int multiprocessors,
                  cudaStream_t stream) {
+  if (rows.most <= 0) return;
   StackPlan plan = {};
   plan.share = share;
   plan.activation = activation;

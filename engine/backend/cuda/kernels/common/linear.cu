@@ -324,6 +324,7 @@ void linear_plain(const StepData& step, RowSpace rows, PlainMatrix weight, int g
 
 void linear_few(const StepData& step, RowSpace rows, const LinearParts& parts, Values x, int multiprocessors,
                 cudaStream_t stream) {
+  if (rows.most <= 0) return;
   if (rows.most <= kStreamRows && stream_linear(step, rows, parts, x, multiprocessors, stream)) return;
   if (rows.most <= 16)
     launch_few<2>(step, rows, parts, x, stream);

@@ -252,6 +252,7 @@ cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, Li
 
 cudaError_t launch_linear_many(const LinearManyPlan& plan, int rows, int multiprocessors,
                                cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
   std::int64_t blocks = 1;
   for (int i = 0; i < plan.count; ++i)
     blocks =
