@@ -53,15 +53,15 @@ Result<void> add_part(const Prepare& prepare, const Node& node, LinearParts& par
   return {};
 }
 
-// Plans of the kernels for many rows: parts of one code together, one plan a row tile. Empty: a part has a shape that they are not
-// made for, as small models have.
+// Plans of the kernels for many rows, one a row tile. Without parts: one of them has a shape that they are not made for, as small
+// models have.
 struct ManyPlans {
   std::vector<LinearMany> parts;
   std::map<int, LinearManyPlan> by_row_tile;
 };
-std::vector<ManyPlans> plan_many(const Prepare& prepare, const LinearParts& parts, const Values& x,
-                                 const RowSpace& rows, std::int64_t most_rows) {
-  std::map<PackedCode, ManyPlans> by_code;
+ManyPlans plan_many(const Prepare& prepare, const LinearParts& parts, const Values& x, const RowSpace& rows,
+                    std::int64_t most_rows) {
+  ManyPlans plans;
   for (int i = 0; i < parts.count; ++i) {
     const LinearPart& part = parts.part[i];
     LinearMany linear;
@@ -74,40 +74,34 @@ std::vector<ManyPlans> plan_many(const Prepare& prepare, const LinearParts& part
     linear.y_bf16 = part.y.bf16;
     linear.count = prepare.step.data().counts + rows.count;
     linear.most_rows = static_cast<int>(most_rows);
-    by_code[part.weight.code].parts.push_back(linear);
+    plans.parts.push_back(linear);
   }
-  std::vector<ManyPlans> all;
-  for (auto& [code, plans] : by_code) {
-    for (const int row_tile : kLinearRowTiles) {
-      LinearManyPlan plan;
-      if (plan_linear_many(plans.parts, row_tile, &plan) != cudaSuccess) return {};
-      plans.by_row_tile.emplace(row_tile, plan);
-    }
-    all.push_back(std::move(plans));
+  for (const int row_tile : kLinearRowTiles) {
+    LinearManyPlan plan;
+    if (plan_linear_many(plans.parts, row_tile, &plan) != cudaSuccess) return {};
+    plans.by_row_tile.emplace(row_tile, plan);
   }
-  return all;
+  return plans;
 }
 
-// Parts that share an input: one launch for few rows, one a code for many.
+// Parts that share an input, in one launch.
 DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearParts& parts) {
   const Values x = prepare.values(node.inputs[0]);
   const RowSpace rows = prepare.space_of(node.outputs[0]);
   const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
-  std::vector<ManyPlans> many;
+  ManyPlans many;
   if (has_many_rows(most_rows) && prepare.device->hopper())
     many = plan_many(prepare, parts, x, rows, most_rows);
   return [=, step = &prepare.step, device = prepare.device](const Launch& launch) {
     const RowSpace sized = launch.sized(rows);
     const int processors = device->multiprocessors();
-    if (many.empty() || !has_many_rows(sized.most)) {
+    if (many.parts.empty() || !has_many_rows(sized.most)) {
       linear_few(step->data(), sized, parts, x, processors, launch.stream);
       return;
     }
-    for (const ManyPlans& plans : many) {
-      const LinearManyPlan& plan =
-          plans.by_row_tile.at(linear_many_row_tile(plans.parts, sized.most, processors));
-      device->note(launch_linear_many(plan, sized.most, processors, launch.stream), "launched a product");
-    }
+    const LinearManyPlan& plan =
+        many.by_row_tile.at(linear_many_row_tile(many.parts, sized.most, processors));
+    device->note(launch_linear_many(plan, sized.most, processors, launch.stream), "launched a product");
   };
 }
 

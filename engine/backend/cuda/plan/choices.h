@@ -1,6 +1,5 @@
 // Which family of kernels multiplies: by how much there is of it. Both families give the same bits, so a choice shows in nothing
-// but time. The places are guesses: at 64 rows the kernels for many rows are slow still (docs/kernels/many_rows.md), the others
-// were not timed there.
+// but time. Dense products cross where the kernels for few rows would read weights twice; where experts cross is a guess.
 #pragma once
 
 #include <cstdint>

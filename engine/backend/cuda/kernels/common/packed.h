@@ -1,5 +1,5 @@
 // Weights as the matrix kernels read them: cut into units of 512 bytes, 16 outputs (rows of W) wide, in the order in which
-// the lanes of a warp hold operand A of mma m16n8k16 and of wgmma m64nNk16 (docs/kernels/linear.md).
+// the lanes of a warp hold operand A of mma m16n8k16 and of wgmma m64nNk16 (docs/kernels/few_rows.md, many_rows.md).
 //
 // A matrix [n, k] is padded with zero weights to whole tiles of 16 outputs and to k_padded columns (a multiple of kChunk).
 // Tile t covers outputs [16 t, 16 t + 16); its units follow each other along k:

@@ -169,16 +169,21 @@ constexpr int kSmallThreads = 512;
 constexpr int kSmallPairs = 1024;
 __global__ void assign_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                               Assignment assignment) {
-  __shared__ std::int32_t chosen[kSmallPairs];
+  __shared__ __align__(16) std::int32_t chosen[kSmallPairs];
   __shared__ int warp_pairs[kSmallThreads / 32], warp_active[kSmallThreads / 32];
   wait_for_inputs();
   const int pairs = step.counts[count] * top_k, t = static_cast<int>(threadIdx.x), lane = t % 32;
-  for (int i = t; i < pairs; i += kSmallThreads)
-    chosen[i] = ids[i];
+  const int fours = (pairs + 3) / 4;
+  for (int i = t; i < 4 * fours; i += kSmallThreads)
+    chosen[i] = i < pairs ? ids[i] : -1;
   __syncthreads();
+  const auto* const by_four = reinterpret_cast<const int4*>(chosen);
   int own = 0;
-  for (int i = 0; i < pairs; ++i)
-    own += chosen[i] == t;
+#pragma unroll 4
+  for (int i = 0; i < fours; ++i) {
+    const int4 four = by_four[i];
+    own += (four.x == t) + (four.y == t) + (four.z == t) + (four.w == t);
+  }
   int before = own, active = passes_of(own);
   for (int offset = 1; offset < 32; offset *= 2) {
     const int pairs_below = __shfl_up_sync(0xffffffffu, before, offset);
@@ -207,8 +212,14 @@ __global__ void assign_kernel(StepData step, int count, const std::int32_t* ids,
     *assignment.active_count = active + passes_of(own);
   }
   if (own == 0) return;
-  for (int i = 0; i < pairs; ++i)
-    if (chosen[i] == t) assignment.slots[before++] = i;
+#pragma unroll 4
+  for (int i = 0; i < fours; ++i) {
+    const int4 four = by_four[i];
+    if (four.x == t) assignment.slots[before++] = 4 * i;
+    if (four.y == t) assignment.slots[before++] = 4 * i + 1;
+    if (four.z == t) assignment.slots[before++] = 4 * i + 2;
+    if (four.w == t) assignment.slots[before++] = 4 * i + 3;
+  }
 }
 
 __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit, const float* weights,

@@ -166,34 +166,33 @@ __device__ __forceinline__ void multiply_part(const LinearMany& linear, const CU
 #endif
 
 // Block (., p): of part p.
-template <PackedCode kCode, int kRows>
+template <int kRows>
 __global__ void __launch_bounds__(kManyRowsThreads, 1)
     linear_many(const __grid_constant__ LinearManyPlan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t shared[];
-  multiply_part<kCode, kRows>(plan.parts[blockIdx.y], plan.x_map, plan.unit_map[blockIdx.y], shared);
+  const LinearMany& part = plan.parts[blockIdx.y];
+  const CUtensorMap& unit_map = plan.unit_map[blockIdx.y];
+  switch (part.weight.code) {
+    case PackedCode::kBf16:
+      multiply_part<PackedCode::kBf16, kRows>(part, plan.x_map, unit_map, shared);
+      break;
+    case PackedCode::kFp8: multiply_part<PackedCode::kFp8, kRows>(part, plan.x_map, unit_map, shared); break;
+    case PackedCode::kFp4: multiply_part<PackedCode::kFp4, kRows>(part, plan.x_map, unit_map, shared); break;
+  }
 #endif
 }
 
-template <PackedCode kCode, int kRows>
+template <int kRows>
 cudaError_t launch(const LinearManyPlan& plan, dim3 grid, cudaStream_t stream) {
-  constexpr int kBytes = StageLayout<kCode, kRows>::kBytes;
+  constexpr int kBytes =
+      std::max({StageLayout<PackedCode::kBf16, kRows>::kBytes, StageLayout<PackedCode::kFp8, kRows>::kBytes,
+                StageLayout<PackedCode::kFp4, kRows>::kBytes});
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(linear_many<kCode, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(linear_many<kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
-  launch_chained(linear_many<kCode, kRows>, grid, kManyRowsThreads, kBytes, stream, plan);
+  launch_chained(linear_many<kRows>, grid, kManyRowsThreads, kBytes, stream, plan);
   return cudaGetLastError();
-}
-
-template <PackedCode kCode>
-cudaError_t launch_code(const LinearManyPlan& plan, dim3 grid, cudaStream_t stream) {
-  switch (plan.row_tile) {
-    case 64: return launch<kCode, 64>(plan, grid, stream);
-    case 128: return launch<kCode, 128>(plan, grid, stream);
-    case 160: return launch<kCode, 160>(plan, grid, stream);
-    case 192: return launch<kCode, 192>(plan, grid, stream);
-    default: return cudaErrorInvalidValue;
-  }
 }
 
 std::int64_t out_tiles_of(const PackedMatrix& weight) {
@@ -221,7 +220,10 @@ int linear_many_row_tile(std::span<const LinearMany> parts, int rows, int multip
   for (const RowTile& choice : kRowTiles) {
     const std::int64_t tiles = (rows + choice.rows - 1) / choice.rows * out_tiles;
     const std::int64_t rounds = (tiles + multiprocessors - 1) / multiprocessors;
-    const std::int64_t cost = rounds * choice.stage_time[static_cast<int>(parts[0].weight.code)];
+    int stage_time = 0;
+    for (const LinearMany& part : parts)
+      stage_time = std::max(stage_time, choice.stage_time[static_cast<int>(part.weight.code)]);
+    const std::int64_t cost = rounds * stage_time;
     if (best != 0 && cost >= least) continue;
     best = choice.rows;
     least = cost;
@@ -238,8 +240,8 @@ cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, Li
   plan->row_tile = row_tile;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const LinearMany& part = parts[i];
-    if (!has_shape(part) || part.weight.code != first.weight.code || part.weight.k != first.weight.k ||
-        part.x != first.x || part.groups != first.groups || part.count != first.count)
+    if (!has_shape(part) || part.weight.k != first.weight.k || part.x != first.x ||
+        part.groups != first.groups || part.count != first.count)
       return cudaErrorInvalidValue;
     plan->parts[i] = part;
     if (const cudaError_t error = describe_units(part.weight, 1, kTileSlots, &plan->unit_map[i]);
@@ -259,12 +261,13 @@ cudaError_t launch_linear_many(const LinearManyPlan& plan, int rows, int multipr
         std::max(blocks, (rows + plan.row_tile - 1) / plan.row_tile * out_tiles_of(plan.parts[i].weight));
   blocks = std::min<std::int64_t>(blocks, multiprocessors);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(plan.count));
-  switch (plan.parts[0].weight.code) {
-    case PackedCode::kBf16: return launch_code<PackedCode::kBf16>(plan, grid, stream);
-    case PackedCode::kFp8: return launch_code<PackedCode::kFp8>(plan, grid, stream);
-    case PackedCode::kFp4: return launch_code<PackedCode::kFp4>(plan, grid, stream);
+  switch (plan.row_tile) {
+    case 64: return launch<64>(plan, grid, stream);
+    case 128: return launch<128>(plan, grid, stream);
+    case 160: return launch<160>(plan, grid, stream);
+    case 192: return launch<192>(plan, grid, stream);
+    default: return cudaErrorInvalidValue;
   }
-  return cudaErrorInvalidValue;
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -12,7 +12,7 @@
 
 namespace deepinfer::backend::cuda {
 
-// What a launch needs; made once for an executable, whose buffers do not move. Parts share x and have one code.
+// What a launch needs; made once for an executable, whose buffers do not move. Parts share x.
 struct LinearManyPlan {
   LinearMany parts[kMostParts];
   int count = 0;
