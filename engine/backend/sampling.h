@@ -16,7 +16,6 @@ struct SampleRow {
   std::int32_t row = 0;            // of L
   std::int32_t top_k = 0;          // >= 0; 0: all
   std::int32_t wants_exp_sum = 0;  // 1: Sampled::exp_sum is made
-  std::int32_t unused = 0;
 };
 
 enum class SampleOutcome : std::int32_t {

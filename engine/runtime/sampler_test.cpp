@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/math.h"
 #include "runtime/random.h"
 
 namespace deepinfer::runtime {
@@ -304,6 +305,66 @@ TEST(Sampler, BrokenLogitsAreAnError) {
     EXPECT_EQ(sampler.sample(std::vector<float>{0, broken, 1}, 0, scratch).error().kind,
               ErrorKind::kInternal);
   }
+}
+
+TEST(Sampler, SaysWhatABackendIsToSample) {
+  SamplingParams params;
+  params.temperature = 0.7;
+  params.top_k = 5;
+  params.top_p = 0.9;
+  params.min_p = 0.01;
+  params.logprobs = true;
+  const Sampler sampler(params, 3, none_banned(8), {});
+  const auto asked = sampler.on_device(12);
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->temperature, 0.7);
+  EXPECT_EQ(asked->top_k, 5);
+  EXPECT_EQ(asked->top_p, 0.9);
+  EXPECT_EQ(asked->min_p, 0.01);
+  EXPECT_EQ(asked->uniform, uniform(3, 12, Draw::kSample));
+  EXPECT_EQ(asked->wants_exp_sum, 1);
+  const auto refused = [](auto change) {
+    SamplingParams other;
+    change(other);
+    EXPECT_FALSE(Sampler(other, 3, none_banned(8), {}).on_device(0).has_value());
+  };
+  refused([](auto& p) { p.logit_bias = {{1, 1.0F}}; });
+  refused([](auto& p) { p.allowed_ids = {1}; });
+  refused([](auto& p) { p.banned_ids = {1}; });
+  refused([](auto& p) { p.repetition_penalty = 1.1; });
+  refused([](auto& p) { p.presence_penalty = 0.1; });
+  refused([](auto& p) { p.frequency_penalty = 0.1; });
+  refused([](auto& p) { p.min_tokens = 1; });
+  refused([](auto& p) { p.logprobs = true, p.top_logprobs = 1; });
+}
+
+TEST(Sampler, TakesWhatABackendChose) {
+  SamplingParams params = greedy();
+  params.logprobs = true;
+  const Sampler sampler(params, 1, none_banned(kLogits.size()), {});
+  SamplerScratch scratch;
+  const auto expected = sampler.sample(kLogits, 0, scratch);
+  backend::Sampled sampled;
+  sampled.id = 1;
+  sampled.logit = sampled.top = 3.0F;
+  for (const float logit : kLogits)
+    sampled.exp_sum += static_cast<double>(exp_f32(logit - 3.0F));
+  const auto token = sampler.take(sampled, 0);
+  ASSERT_TRUE(token.ok() && expected.ok());
+  EXPECT_EQ(token->id, expected->id);
+  EXPECT_EQ(token->logprob, expected->logprob);
+  sampled.id = static_cast<std::int32_t>(kLogits.size());
+  EXPECT_DEATH((void)sampler.take(sampled, 0), "");
+  sampled = {};
+  sampled.outcome = backend::SampleOutcome::kNotFinite;
+  sampled.id = 2;
+  sampled.logit = std::numeric_limits<float>::infinity();
+  auto logits = kLogits;
+  logits[2] = sampled.logit;
+  EXPECT_EQ(sampler.take(sampled, 9).error().message(), sampler.sample(logits, 9, scratch).error().message());
+  sampled.outcome = backend::SampleOutcome::kNoneLeft;
+  std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(sampler.take(sampled, 9).error().message(), sampler.sample(logits, 9, scratch).error().message());
 }
 
 TEST(Sampler, ChecksRanges) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,6 +67,54 @@ struct Step {
     return inputs;
   }
 };
+
+TEST(StepView, SampledRowsAreChecked) {
+  const graph::Graph graph = graph_with_groups();
+  StepView view(graph, kLimits);
+  const Step step;
+  std::vector<SampleRow> samples(2);
+  samples[1].row = 1;
+  const auto begin = [&](std::vector<uint8_t> unread = {}) {
+    StepInputs inputs = step.inputs();
+    inputs.sample_rows = samples;
+    inputs.unread_logits = unread;
+    return view.begin(inputs);
+  };
+  ASSERT_TRUE(begin().ok());
+  EXPECT_FALSE(begin({1}).ok());
+  const std::vector<SampleRow> good = samples;
+  const auto refused = [&](const std::function<void(SampleRow&)>& change) {
+    samples = good;
+    change(samples[1]);
+    const auto begun = begin();
+    ASSERT_FALSE(begun.ok());
+    EXPECT_EQ(begun.error().kind, ErrorKind::kInvalidArgument);
+  };
+  refused([](SampleRow& sample) { sample.row = 2; });
+  refused([](SampleRow& sample) { sample.row = 0; });
+  refused([](SampleRow& sample) { sample.temperature = -1; });
+  refused([](SampleRow& sample) { sample.temperature = std::numeric_limits<double>::infinity(); });
+  refused([](SampleRow& sample) { sample.top_k = -1; });
+  refused([](SampleRow& sample) { sample.top_p = 0; });
+  refused([](SampleRow& sample) { sample.min_p = 1.5; });
+  refused([](SampleRow& sample) { sample.uniform = 1; });
+}
+
+TEST(StepView, LogitsThatNobodyReadsAreNotRead) {
+  const graph::Graph graph = graph_with_groups();
+  StepView view(graph, kLimits);
+  const Step step;
+  const std::vector<uint8_t> unread = {1, 0};
+  StepInputs inputs = step.inputs();
+  ASSERT_TRUE(view.begin(inputs).ok());
+  view.check_logits_read(0, 2);
+  EXPECT_DEATH(view.check_logits_read(0, 3), "");
+  inputs.unread_logits = unread;
+  ASSERT_TRUE(view.begin(inputs).ok());
+  view.check_logits_read(1, 1);
+  view.check_logits_read(0, 0);
+  EXPECT_DEATH(view.check_logits_read(0, 2), "nobody reads");
+}
 
 TEST(StepView, ExtentsRowsAndGroups) {
   const graph::Graph graph = graph_with_groups();

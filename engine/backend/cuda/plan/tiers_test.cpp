@@ -89,6 +89,12 @@ TEST(Tiers, ArePowersOfTwoWithinTheLimits) {
   EXPECT_EQ(tier(64, 64, 4, 100).most[kGroupCount], 64);
   EXPECT_EQ(tier(64, 64, 4, 100).most[kGroupCount + 1], 36);
   EXPECT_EQ(tier(64, 64, 4, 100).most[kGroupCount + 2], 4);
+  // A graph samples all of its rows or none.
+  StepBounds sampling;
+  sampling.most[kTokenCount] = sampling.most[kLogitCount] = sampling.most[kSequenceCount] = 13;
+  EXPECT_EQ(tier_of(sampling, limits, kRatios).most[kSampleCount], 0);
+  sampling.most[kSampleCount] = 2;
+  EXPECT_EQ(tier_of(sampling, limits, kRatios).most[kSampleCount], 16);
   EXPECT_NE(tier(8, 8, 1, 100), tier(16, 8, 1, 100));
   EXPECT_NE(tier(8, 8, 1, 100), tier(8, 4, 1, 100));
   EXPECT_NE(tier(8, 8, 1, 100), tier(8, 8, 2, 100));

@@ -581,6 +581,8 @@ void sample_rows(const StepData& step, int most, const float* logits, int vocab,
   const std::size_t shared = shared_bytes(vocab);
   (void)cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared));
+  (void)cudaFuncSetAttribute(sample_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);  // for kBlocksEach
   launch_chained(sample_kernel, dim3(static_cast<unsigned>(kBlocks * most)), kThreads, shared, stream, step,
                  logits, vocab, never, sampled);
 }
