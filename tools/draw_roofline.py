@@ -10,8 +10,8 @@ import math
 import sys
 from html import escape
 
-WIDTH, HEIGHT = 1120, 620
-LEFT, RIGHT, TOP, BOTTOM = 80, 450, 60, 60
+WIDTH, HEIGHT = 1180, 620
+LEFT, RIGHT, TOP, BOTTOM = 80, 510, 60, 60
 SMALLEST_SHARE = 0.004  # of the step's time: below it a point says nothing
 COLOURS = ["#2563a8", "#b3501f", "#2e7d4f", "#7a4ea3", "#b08900", "#c2385a", "#3a8f96", "#6b6b6b", "#8c5a3c", "#4d6fd1"]
 
