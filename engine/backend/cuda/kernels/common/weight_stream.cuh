@@ -14,6 +14,7 @@
 
 #include "backend/cuda/kernels/common/dequantise.cuh"
 #include "backend/cuda/kernels/common/packed.h"
+#include "backend/cuda/kernels/common/shared_memory.cuh"
 #include "backend/cuda/kernels/common/weight_stream.h"
 
 namespace deepinfer::backend::cuda {
@@ -31,9 +32,6 @@ struct StreamSegment {
 
 namespace stream {
 
-__device__ inline std::uint32_t shared_at(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
 __device__ inline void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -46,14 +44,6 @@ __device__ inline void copies_end_group() {
 template <int kPending>
 __device__ inline void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-__device__ inline uint4 read_16(std::uint32_t from) {
-  uint4 value;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "r"(from)
-               : "memory");
-  return value;
 }
 __device__ inline std::uint32_t read_4(std::uint32_t from) {
   std::uint32_t value;
@@ -72,20 +62,6 @@ __device__ inline void read_operands(std::uint32_t from, std::uint32_t (&b)[4]) 
                : "r"(from)
                : "memory");
 }
-__device__ inline void barrier_start(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ inline void barrier_come(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void barrier_pass(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred done; waiting: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra "
-      "waiting; }" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 constexpr int slots_of_chunk(PackedCode code) {
   return kChunk / unit_columns(code) / kSlotUnits;
 }
@@ -148,7 +124,7 @@ __device__ __forceinline__ void multiply_slot(std::uint32_t slot, std::uint32_t 
   std::uint32_t scale[kSlotUnits];
 #pragma unroll
   for (int i = 0; i < kSlotUnits; ++i) {
-    words[i] = read_16(codes + i * kUnitBytes);
+    words[i] = load_shared(codes + i * kUnitBytes);
     if constexpr (kCode == PackedCode::kFp4) scale[i] = read_4(scales + i * 32 + lane / 4 * 4);
   }
   if constexpr (kCode == PackedCode::kFp8) scale[0] = read_4(scales);
@@ -236,9 +212,9 @@ __device__ bool multiply_segment(const Source& source, const typename Source::Pl
     return false;
   }
   const StreamSegment segment = source.segment(place);
-  asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");  // x of the segment before is no longer read
+  named_barrier(1, kWarps * 32);  // x of the segment before is no longer read
   stage_rows<Source, kWarps>(source, place, segment, shared);
-  asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+  named_barrier(1, kWarps * 32);
   // Rows that are not there read the last one; what comes of it is not written.
   const std::uint32_t x =
       shared.x() + min(lane % 8, segment.rows - 1) * shared.shape.x_stride + lane / 8 * 16;
@@ -264,10 +240,10 @@ __device__ bool multiply_segment(const Source& source, const typename Source::Pl
       ring = ring + 1 == kStreamDepth ? 0 : ring + 1;
     }
     const int buffer = item & (shared.shape.buffers - 1), round = item >> shared.shape.buffers_log2;
-    if (round > 0) barrier_pass(shared.free(buffer), (round - 1) & 1);
+    if (round > 0) barrier_wait(shared.free(buffer), (round - 1) & 1);
     write_16(shared.partial(buffer, in_item) + lane * 16, sums);
     __syncwarp();
-    if (lane == 0) barrier_come(shared.full(buffer));
+    if (lane == 0) barrier_arrive(shared.full(buffer));
     in_item += kWarps;
   }
   return true;
@@ -307,14 +283,14 @@ __device__ void add_and_write(const Source& source, const Shared& shared, int la
     const typename Source::Outputs outputs = source.outputs(place, lane);
     for (int tile = 0; tile < segment.tiles; ++tile, ++item) {
       const int buffer = item & (shared.shape.buffers - 1), round = item >> shared.shape.buffers_log2;
-      barrier_pass(shared.full(buffer), round & 1);
+      barrier_wait(shared.full(buffer), round & 1);
       float totals[2][4];
 #pragma unroll
       for (int stack = 0; stack < 2; ++stack) {
         if (stack == stacks) break;
 #pragma unroll 4
         for (int chunk = 0; chunk < chunks; ++chunk) {
-          const uint4 bits = read_16(shared.partial(buffer, chunk * stacks + stack) + lane * 16);
+          const uint4 bits = load_shared(shared.partial(buffer, chunk * stacks + stack) + lane * 16);
           const float v[4] = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
                               __uint_as_float(bits.w)};
 #pragma unroll
@@ -323,7 +299,7 @@ __device__ void add_and_write(const Source& source, const Shared& shared, int la
         }
       }
       __syncwarp();
-      if (lane == 0) barrier_come(shared.free(buffer));
+      if (lane == 0) barrier_arrive(shared.free(buffer));
       source.write(place, outputs, tile, totals, lane);
     }
   }
@@ -345,11 +321,11 @@ template <class Source, int kWarps, class Ready>
 __device__ void stream_weights(const Source& source, const StreamShape& shape, std::uint8_t* shared_memory,
                                Ready ready) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const stream::Shared shared{stream::shared_at(shared_memory), shape};
+  const stream::Shared shared{shared_address(shared_memory), shape};
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < shape.buffers; ++buffer) {
-      stream::barrier_start(shared.full(buffer), shape.units_of_item);
-      stream::barrier_start(shared.free(buffer), 1);
+      barrier_init(shared.full(buffer), shape.units_of_item);
+      barrier_init(shared.free(buffer), 1);
     }
   }
   if constexpr (!Source::kKnownAhead)

@@ -1,45 +1,22 @@
-// Barriers in shared memory and the copies that complete on them.
+// Copies that complete on barriers in shared memory, and what else Hopper's matrix kernels do there.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/common/shared_memory.cuh"
+
 namespace deepinfer::backend::cuda {
 
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// --- mbarriers. A phase ends when `arrivals` have come and all announced bytes have been written.
-
-__device__ inline void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
 // Makes initialised barriers visible to the copy engine.
 __device__ inline void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ inline void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_arrive_expecting(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Until the phase of this parity has ended.
-__device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred done; waiting: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra "
-      "waiting; }" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-// A barrier of some of the block's warps; 0 is __syncthreads.
-__device__ inline void named_barrier(int name, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-
 // --- copies to shared memory
 
 // The box of `map` at these coordinates; its bytes count towards `barrier`. By one thread.
@@ -80,14 +57,6 @@ __device__ inline void store_transposed(std::uint32_t address, const std::uint32
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(blocks[0]), "r"(blocks[1]), "r"(blocks[2]), "r"(blocks[3])
                : "memory");
-}
-__device__ inline uint4 load_shared(std::uint32_t address) {
-  uint4 value;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
 }
 __device__ inline int load_shared_int(std::uint32_t address) {
   int value;
