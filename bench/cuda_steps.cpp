@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <set>
 #include <span>
@@ -119,6 +120,22 @@ Result<double> CudaSteps::run(int sequences, int tokens, int start) {
   const auto begin = std::chrono::steady_clock::now();
   DI_TRY(executable_->run(step.inputs()));
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Result<double> CudaSteps::run_ahead(int sequences, int start, int steps) {
+  constexpr int kMost = backend::Executable::kMostUnderWay;
+  std::array<Lists, kMost> given;
+  std::chrono::steady_clock::time_point first;
+  for (int launched = 0, ended = 0; ended < steps; ++ended) {
+    for (; launched < std::min(steps, ended + kMost); ++launched) {
+      Lists& step = given[static_cast<std::size_t>(launched % kMost)];
+      step = lists(sequences, 1, start + launched);
+      DI_TRY(executable_->launch(step.inputs()));
+    }
+    DI_TRY(executable_->finish());
+    if (ended == 0) first = std::chrono::steady_clock::now();
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - first).count() / (steps - 1);
 }
 
 #ifdef DEEPINFER_HAS_CUDA

@@ -36,8 +36,13 @@ class CudaSteps {
     return create(family, tokens, sequences, context, {});
   }
 
-  // Seconds of a step of `tokens` further tokens of each of `sequences`, from position `start` on.
+  // Seconds of a step of `tokens` further tokens of each of `sequences`, from position `start` on: from the call until its ids are
+  // on the host.
   Result<double> run(int sequences, int tokens, int start);
+  // `steps` steps of one further token each, from position `start` on, each launched while the one before it runs, as the
+  // engine does: seconds from the end of the first to the end of the last, for each but the first. Ids are drawn here, so that
+  // routers see tokens of all kinds.
+  Result<double> run_ahead(int sequences, int start, int steps);
 #ifdef DEEPINFER_HAS_CUDA
   // The same step, node by node.
   Result<backend::cuda::NodeTimes> time_nodes(int sequences, int tokens, int start, int samples);

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/result.h"
 #include "graph/graph.h"
+#include "state/state_copy.h"
 
 namespace deepinfer::backend {
 
@@ -45,7 +46,8 @@ struct SequenceSlice {
 
 // Everything that varies between steps.
 struct StepInputs {
-  std::span<const int32_t> ids;           // [T]
+  // [T]. With Capabilities::runs_ahead an id may be sampled_id(k).
+  std::span<const int32_t> ids;
   std::span<const int32_t> positions;     // [T] absolute
   std::span<const int32_t> sequence_of;   // [T] index into `sequences`
   std::span<const uint8_t> image;         // [T] 1 = position in an image span; may be empty (no images)
@@ -59,7 +61,14 @@ struct StepInputs {
   std::span<const SampleRow> sample_rows;
   // [L] 1 = nobody asks for this row with Executable::logits(); may be empty (any may be asked for).
   std::span<const uint8_t> unread_logits;
+  // With Capabilities::runs_ahead: made when the step has run and before the next one does.
+  std::span<const state::StateCopy> copies;
 };
+
+// In StepInputs::ids: what the step launched right before chooses for its sample row k. Where that chooses none, 0.
+constexpr int32_t sampled_id(int32_t k) {
+  return -1 - k;
+}
 
 // A value read back after a step. Index scores, selections and candidates are ragged: `columns` is the
 // widest row, absent entries are -inf or -1.
@@ -89,6 +98,25 @@ class Executable {
     DI_CHECK_MSG(false, "an executable that does not sample");
     return {};
   }
+  // With Capabilities::runs_ahead; else broken invariants. run() in two halves, so that a step can be on its way before the one
+  // before it has ended: at most kMostUnderWay are. By one thread. What launch() refuses has not begun, and is not under way.
+  // The inputs stay where they are until the step is finished.
+  static constexpr int kMostUnderWay = 2;
+  virtual Result<void> launch([[maybe_unused]] const StepInputs& inputs) {
+    DI_CHECK_MSG(false, "an executable that does not run ahead");
+    return {};
+  }
+  // Has the oldest step under way ended, or failed?
+  virtual bool ended() {
+    DI_CHECK_MSG(false, "an executable that does not run ahead");
+    return true;
+  }
+  // Takes the oldest step under way off, and waits for its end. It is the last run from now on; its logits are valid only if no
+  // other had been launched before.
+  virtual Result<void> finish() {
+    DI_CHECK_MSG(false, "an executable that does not run ahead");
+    return {};
+  }
   // A seam of the graph by name, copied out. kNotFound names the known ones.
   virtual Result<SeamTensor> seam(const std::string& name) const = 0;
   // Bytes taken, by tag: weights, arena, tables.
@@ -105,6 +133,7 @@ struct Capabilities {
   std::string kernel_set;   // "plain", "avx2", ...: part of cache keys and fingerprints
   std::string description;  // for doctor: processor, threads
   bool samples = false;     // its executables take StepInputs::sample_rows
+  bool runs_ahead = false;  // its executables launch() a step while another runs; they sample, too
 };
 
 // Where Engram tables lie, for a backend whose steps run in memory of their own; others read them from the mapped files.

@@ -179,6 +179,11 @@ class PrefixCache : private BlockKeeper {
   void capture_state(SnapshotId reserved, const std::byte* private_state) const {
     snapshots_.capture(reserved, private_state);
   }
+  // The same for a device that makes the copies in the order of its steps.
+  void append_state_copies(SnapshotId reserved, const std::byte* private_state,
+                           std::vector<state::StateCopy>& copies) const {
+    snapshots_.append_copies(reserved, private_state, copies);
+  }
   void discard_state(SnapshotId reserved) { snapshots_.discard(reserved); }
   // The next boundary above `length` where exact state should be kept: a prefill chunk ends there. kNoBoundary: none.
   std::int64_t wanted_boundary(const Progress& progress, std::int64_t length) const;

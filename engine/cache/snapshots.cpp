@@ -84,6 +84,13 @@ void Snapshots::capture(SnapshotId id, const std::byte* private_state) const {
     pool_->storage().copy(to + range.at, private_state + range.from, range.bytes);
 }
 
+void Snapshots::append_copies(SnapshotId id, const std::byte* private_state,
+                              std::vector<state::StateCopy>& copies) const {
+  std::byte* const to = pool_->address(id);
+  for (const Range& range : ranges_)
+    copies.push_back({to + range.at, private_state + range.from, range.bytes});
+}
+
 void Snapshots::bind(SnapshotId id, PieceId owner) {
   DI_CHECK(owner != kNoPiece && entry(id).owner == kNoPiece);
   entry(id).owner = owner;

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "cache/slab.h"
 #include "state/registry.h"
+#include "state/state_copy.h"
 
 namespace deepinfer::cache {
 
@@ -44,6 +45,9 @@ class Snapshots {
   Reserved reserve(SnapshotRank rank, std::uint64_t now);
   // Copies what needs restoring out of a private area. Any thread: only the snapshot's own bytes are written.
   void capture(SnapshotId id, const std::byte* private_state) const;
+  // The same as copies for somebody else to make.
+  void append_copies(SnapshotId id, const std::byte* private_state,
+                     std::vector<state::StateCopy>& copies) const;
   // What was captured is the state at the end of block `owner`.
   void bind(SnapshotId id, PieceId owner);
   void discard(SnapshotId id);

@@ -1,4 +1,5 @@
-// Requests answer the same whether the backend samples, the host does, or each does for a part of a step.
+// Requests answer the same whether the backend samples, the host does, or each does for a part of a step, and whether the host runs
+// ahead of a backend that samples or waits for each step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,15 +17,21 @@ struct Outcome {
   std::vector<Answer> answers;
   int device_rows = 0, host_rows = 0;
   int mixed_steps = 0;  // with rows of both
+  int ahead = 0;        // steps launched while another was under way
 };
 
+using fake::CoreOptions;
 using Change = std::function<void(std::int64_t, std::span<float>)>;
 
 Outcome run_all(bool device, const std::vector<Request>& requests, const Change& change = {},
-                const std::vector<std::int32_t>& never = {}) {
+                const std::vector<std::int32_t>& never = {},
+                CoreOptions::Ahead ahead = CoreOptions::Ahead::kNo) {
   Outcome outcome;
+  std::atomic<int> launched_ahead = 0;
   fake::CoreOptions core;
   core.samples = device;
+  core.ahead = ahead;
+  core.launched_ahead = &launched_ahead;
   core.change_logits = change;
   core.after_step = [&](const backend::StepInputs& in) {
     const auto sampled = static_cast<int>(in.sample_rows.size());
@@ -47,6 +54,7 @@ Outcome run_all(bool device, const std::vector<Request>& requests, const Change&
     outcome.answers.push_back(collect(stream));
   expect_all_free(*engine);
   engine.reset();
+  outcome.ahead = launched_ahead;
   return outcome;
 }
 
@@ -187,6 +195,91 @@ TEST(DeviceSampling, ErrorsAreTheSame) {
   ASSERT_TRUE(device.answers[0].finish.error.has_value());
   EXPECT_EQ(device.answers[0].finish.error->kind, ErrorKind::kInvalidArgument);
 }
+
+class RunsAhead : public testing::TestWithParam<CoreOptions::Ahead> {};
+
+TEST_P(RunsAhead, IdsStayOnTheDevice) {
+  const auto requests = plain_requests();
+  const Outcome ahead = run_all(true, requests, {}, {}, GetParam());
+  expect_same(ahead, run_all(false, requests));
+  EXPECT_GT(ahead.ahead, 40);
+}
+
+TEST_P(RunsAhead, AStepThatTheHostSamplesForIsWaitedFor) {
+  const auto requests = special_requests();
+  const Outcome ahead = run_all(true, requests, {}, {}, GetParam());
+  expect_same(ahead, run_all(false, requests));
+  // Chunks of prompts sample nothing, so the one after them may be.
+  EXPECT_LT(ahead.ahead, 10);
+  std::vector<Request> both = plain_requests();
+  both.insert(both.begin() + 3, requests.begin(), requests.end());
+  expect_same(run_all(true, both, {}, {}, GetParam()), run_all(false, both));
+}
+
+TEST_P(RunsAhead, MinTokensArePendingOnTheHost) {
+  std::mt19937 random(6);
+  Request request = request_of(random_ids(random, 8), 30, 0.8);
+  request.sampling.min_tokens = 10;
+  const Outcome ahead = run_all(true, {request}, {}, {}, GetParam());
+  expect_same(ahead, run_all(false, {request}));
+  EXPECT_EQ(ahead.host_rows, 10);
+  EXPECT_GE(ahead.ahead, 15);
+}
+
+TEST_P(RunsAhead, ErrorsAreTheSame) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto requests = plain_requests();
+  for (const float wrong : {std::nanf(""), -kInfinity}) {
+    const Change change = [=](std::int64_t where, std::span<float> logits) {
+      if (where == 30) std::fill(logits.begin(), logits.end(), wrong);
+    };
+    const Outcome ahead = run_all(true, requests, change, {}, GetParam());
+    expect_same(ahead, run_all(false, requests, change));
+    EXPECT_TRUE(ahead.answers[0].finish.error.has_value());
+  }
+}
+
+// A step that fails ends its requests; what was launched behind it is discarded, and others go on.
+TEST_P(RunsAhead, AFailedStepTakesItsRequestsAlong) {
+  for (const std::int64_t failing : {0, 1, 5, 6, 20}) {
+    CoreOptions core;
+    core.samples = true;
+    core.ahead = GetParam();
+    core.before_step = [=](std::int64_t step) -> Result<void> {
+      if (step == failing) return make_error(ErrorKind::kInternal, "it fell over");
+      return {};
+    };
+    auto engine = make_engine(core);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<Stream> streams;
+      const auto requests = plain_requests();
+      for (const Request& request : requests) {
+        auto stream = engine->submit(request);
+        ASSERT_TRUE(stream.ok());
+        streams.push_back(std::move(*stream));
+      }
+      int failed = 0;
+      for (std::size_t i = 0; i < streams.size(); ++i) {
+        const Answer answer = collect(streams[i]);
+        if (answer.finish.reason == FinishReason::kFailed) {
+          ++failed;
+          continue;
+        }
+        EXPECT_EQ(answer.ids,
+                  expected_answer(requests[i], Mode::kExact, 0, static_cast<int>(*requests[i].max_tokens)));
+      }
+      EXPECT_EQ(failed > 0, round == 0);
+    }
+    expect_all_free(*engine);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RunsAhead,
+                         testing::Values(CoreOptions::Ahead::kAtOnce, CoreOptions::Ahead::kLate),
+                         [](const auto& device) {
+                           return std::string(device.param == CoreOptions::Ahead::kAtOnce ? "AtOnce"
+                                                                                          : "Late");
+                         });
 
 }  // namespace
 }  // namespace deepinfer::runtime

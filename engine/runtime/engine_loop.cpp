@@ -47,7 +47,7 @@ Engine::Loop::Loop(Core core, EngineOptions options, sched::Scheduler scheduler,
       scheduler_(std::move(scheduler)),
       next_seed_(random_seed()),
       flights_{Flight(core_.info), Flight(core_.info)},
-      pipeline_(*core_.executable, core_.info.backend.samples, prefixes_.get(),
+      pipeline_(*core_.executable, core_.info.backend, prefixes_.get(),
                 [signal = signal_] { signal->wake(); }),
       thread_([this] { run(); }),
       watchdog_({&pipeline_.watch(), &turn_}, [this](const std::string& what, std::int64_t under_way_ns) {

@@ -39,8 +39,13 @@ struct Asked {
 
 class PrefixSchedule {
  public:
-  explicit PrefixSchedule(std::uint32_t seed) : random_(seed) {
+  // The device samples and runs ahead at two thirds of the seeds, in either way.
+  explicit PrefixSchedule(std::uint32_t seed, std::atomic<int>& launched_ahead) : random_(seed) {
     fake::CoreOptions core;
+    core.ahead = std::array{fake::CoreOptions::Ahead::kNo, fake::CoreOptions::Ahead::kAtOnce,
+                            fake::CoreOptions::Ahead::kLate}[seed % 3];
+    core.samples = core.ahead != fake::CoreOptions::Ahead::kNo;
+    core.launched_ahead = &launched_ahead;
     core.limits.sequences = 5;
     core.blocks = 11;
     EngineOptions options;
@@ -135,9 +140,10 @@ class PrefixSchedule {
 
 TEST(EnginePrefix, RandomRequestsInASmallPool) {
   EngineStats all;
-  for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+  std::atomic<int> launched_ahead = 0;
+  for (std::uint32_t seed = 1; seed <= 18; ++seed) {
     SCOPED_TRACE(seed);
-    PrefixSchedule schedule(seed);
+    PrefixSchedule schedule(seed, launched_ahead);
     schedule.run();
     const EngineStats stats = schedule.stats();
     all.cached_tokens += stats.cached_tokens;
@@ -150,6 +156,7 @@ TEST(EnginePrefix, RandomRequestsInASmallPool) {
   EXPECT_GT(all.preemptions, 30);
   EXPECT_GT(all.cancelled, 5);
   EXPECT_EQ(all.failed, 0);
+  EXPECT_GT(launched_ahead, 500);
 }
 
 // Equal prompts that the same plan could admit: one computes, the others wait for it.

@@ -6,6 +6,7 @@
 // position, so a stale, missing, foreign or poisoned row is an error of run(), not a silent difference.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +35,10 @@ struct CoreOptions {
   std::function<Result<void>(std::int64_t)> before_step;
   // The backend samples (backend::Capabilities), from a sorted list.
   bool samples = false;
+  // It runs ahead, too: a device that has done each step as soon as it is launched, or one that begins when it is waited for.
+  enum class Ahead { kNo, kAtOnce, kLate };
+  Ahead ahead = Ahead::kNo;
+  std::atomic<int>* launched_ahead = nullptr;  // counts steps that were launched while another was under way
   // May change the logits of a position. Runs on the device's thread.
   std::function<void(std::int64_t position, std::span<float> logits)> change_logits;
   // Called with what each step was given. Runs on the device's thread.

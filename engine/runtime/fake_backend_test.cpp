@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <limits>
 
 #include "base/math.h"
@@ -119,6 +120,76 @@ class FakeExecutable : public backend::Executable {
       : registry_(std::move(registry)), options_(options) {}
 
   Result<void> run(const backend::StepInputs& in) override {
+    DI_CHECK(under_way_.empty());
+    DI_TRY(run_step(in));
+    last_sampled_ = sampled_;
+    return {};
+  }
+  Result<void> launch(const backend::StepInputs& in) override {
+    DI_CHECK(options_.ahead != CoreOptions::Ahead::kNo && under_way_.size() < kMostUnderWay);
+    if (options_.launched_ahead != nullptr && !under_way_.empty()) ++*options_.launched_ahead;
+    UnderWay& step = under_way_.emplace_back(in);
+    if (options_.ahead == CoreOptions::Ahead::kAtOnce) run_launched(step);
+    return {};
+  }
+  bool ended() override {
+    DI_CHECK(!under_way_.empty());
+    // Long enough for another to be launched, if somebody means to.
+    return under_way_.size() == kMostUnderWay || ++asked_ % kAskedInVain == 0;
+  }
+  Result<void> finish() override {
+    DI_CHECK(!under_way_.empty());
+    if (options_.ahead == CoreOptions::Ahead::kLate) run_launched(under_way_.front());
+    UnderWay step = std::move(under_way_.front());
+    under_way_.pop_front();
+    last_sampled_ = std::move(step.sampled);
+    return step.outcome;
+  }
+  std::span<const float> logits(int first_row, int rows) const override {
+    for (int row = first_row; row < first_row + rows; ++row)
+      DI_CHECK(unread_.at(static_cast<std::size_t>(row)) == 0);
+    return std::span(logits_).subspan(static_cast<std::size_t>(first_row) * kVocab,
+                                      static_cast<std::size_t>(rows) * kVocab);
+  }
+  void never_sample(std::span<const std::uint8_t> flags) override {
+    DI_CHECK(options_.samples && flags.size() == kVocab);
+    never_.assign(flags.begin(), flags.end());
+  }
+  std::span<const backend::Sampled> sampled() const override { return last_sampled_; }
+  Result<backend::SeamTensor> seam(const std::string& name) const override {
+    if (name != "decoder hash") return make_error(ErrorKind::kNotFound, "no seam " + name);
+    backend::SeamTensor tensor;
+    tensor.name = name;
+    tensor.type = graph::ElementType::kI32;
+    tensor.shape = {static_cast<std::int64_t>(decoder_hash_.size())};
+    for (const Hash hash : decoder_hash_)
+      tensor.i32.push_back(static_cast<std::int32_t>(hash));
+    return tensor;
+  }
+  std::vector<Memory> memory() const override { return {{"weights", 1}}; }
+
+ private:
+  static constexpr int kAskedInVain = 2000;
+  struct UnderWay {
+    explicit UnderWay(const backend::StepInputs& given) : in(given) {}
+    backend::StepInputs in;
+    Result<void> outcome;
+    std::vector<backend::Sampled> sampled;
+  };
+  // `sampled_` is of the step before until then.
+  void run_launched(UnderWay& step) {
+    std::vector<std::int32_t> ids(step.in.ids.begin(), step.in.ids.end());
+    for (std::int32_t& id : ids)
+      if (id < 0) id = std::max(0, sampled_.at(static_cast<std::size_t>(backend::sampled_id(id))).id);
+    step.in.ids = ids;
+    step.outcome = run_step(step.in);
+    if (!step.outcome.ok()) sampled_.assign(step.in.sample_rows.size(), {});
+    step.sampled = sampled_;
+    for (const state::StateCopy& copy : step.in.copies)
+      std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+
+  Result<void> run_step(const backend::StepInputs& in) {
     const std::int64_t step = steps_++;
     if (options_.before_step) DI_TRY(options_.before_step(step));
     DI_TRY(check_layout(in));
@@ -148,30 +219,6 @@ class FakeExecutable : public backend::Executable {
     if (options_.after_step) options_.after_step(in);
     return {};
   }
-  std::span<const float> logits(int first_row, int rows) const override {
-    for (int row = first_row; row < first_row + rows; ++row)
-      DI_CHECK(unread_.at(static_cast<std::size_t>(row)) == 0);
-    return std::span(logits_).subspan(static_cast<std::size_t>(first_row) * kVocab,
-                                      static_cast<std::size_t>(rows) * kVocab);
-  }
-  void never_sample(std::span<const std::uint8_t> flags) override {
-    DI_CHECK(options_.samples && flags.size() == kVocab);
-    never_.assign(flags.begin(), flags.end());
-  }
-  std::span<const backend::Sampled> sampled() const override { return sampled_; }
-  Result<backend::SeamTensor> seam(const std::string& name) const override {
-    if (name != "decoder hash") return make_error(ErrorKind::kNotFound, "no seam " + name);
-    backend::SeamTensor tensor;
-    tensor.name = name;
-    tensor.type = graph::ElementType::kI32;
-    tensor.shape = {static_cast<std::int64_t>(decoder_hash_.size())};
-    for (const Hash hash : decoder_hash_)
-      tensor.i32.push_back(static_cast<std::int32_t>(hash));
-    return tensor;
-  }
-  std::vector<Memory> memory() const override { return {{"weights", 1}}; }
-
- private:
   // The step's own tables must agree with each other.
   Result<void> check_layout(const backend::StepInputs& in) {
     const auto broken = [](const std::string& what) {
@@ -320,13 +367,18 @@ class FakeExecutable : public backend::Executable {
   std::vector<float> logits_;
   std::vector<std::uint8_t> unread_;
   std::vector<std::uint8_t> never_;
-  std::vector<backend::Sampled> sampled_;
+  std::vector<backend::Sampled> sampled_;       // by the step that ran last
+  std::vector<backend::Sampled> last_sampled_;  // by the one that ended last
+  std::deque<UnderWay> under_way_;
+  int asked_ = 0;
 };
 
 class FakeBackend : public backend::Backend {
  public:
   explicit FakeBackend(const CoreOptions& options) : options_(options) {}
-  backend::Capabilities capabilities() const override { return {"fake", "hash", "a toy", options_.samples}; }
+  backend::Capabilities capabilities() const override {
+    return {"fake", "hash", "a toy", options_.samples, options_.ahead != CoreOptions::Ahead::kNo};
+  }
   Result<std::unique_ptr<backend::Executable>> compile(std::shared_ptr<const graph::Graph>,
                                                        const state::Registry& registry,
                                                        const backend::StepLimits&) override {

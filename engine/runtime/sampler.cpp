@@ -136,7 +136,11 @@ Result<void> check_sampling(const SamplingParams& params, int vocab) {
 Sampler::Sampler(const SamplingParams& params, std::uint64_t seed,
                  std::shared_ptr<const std::vector<std::uint8_t>> never, std::span<const std::int32_t> prompt,
                  std::vector<std::int32_t> endings)
-    : params_(params), seed_(seed), never_(std::move(never)), endings_(std::move(endings)) {
+    : params_(params),
+      seed_(seed),
+      never_(std::move(never)),
+      endings_(std::move(endings)),
+      prompt_tokens_(static_cast<std::int64_t>(prompt.size())) {
   const std::size_t vocab = never_->size();
   if (!params_.allowed_ids.empty()) {
     allowed_.assign(vocab, 0);
@@ -263,7 +267,7 @@ Result<Token> Sampler::sample(std::span<const float> logits, std::int64_t positi
 std::optional<backend::SampleRow> Sampler::on_device(std::int64_t position) const {
   if (!params_.logit_bias.empty() || !params_.allowed_ids.empty() || !params_.banned_ids.empty() ||
       params_.repetition_penalty != 1 || params_.presence_penalty != 0 || params_.frequency_penalty != 0 ||
-      produced_ < params_.min_tokens || params_.top_logprobs > 0)
+      position - prompt_tokens_ < params_.min_tokens || params_.top_logprobs > 0)
     return std::nullopt;
   backend::SampleRow asked;
   asked.temperature = params_.temperature;

@@ -51,7 +51,8 @@ class Sampler {
   // (kInvalidArgument: the request's own restrictions removed all of them).
   Result<Token> sample(std::span<const float> logits, std::int64_t position, SamplerScratch& scratch) const;
   // The same by a backend that samples (backend/sampling.h): what to ask it for at `position`. Nothing where the request wants
-  // more than it does: bias, penalties, allowed or banned ids, endings that are still held back, alternatives.
+  // more than it does: bias, penalties, allowed or banned ids, endings that are still held back, alternatives. Does not depend on
+  // what has been accepted: ids before `position` may still be on their way.
   std::optional<backend::SampleRow> on_device(std::int64_t position) const;
   // The token that it chose for `position`, with the errors of sample().
   Result<Token> take(const backend::Sampled& sampled, std::int64_t position) const;
@@ -68,6 +69,7 @@ class Sampler {
   std::uint64_t seed_;
   std::shared_ptr<const std::vector<std::uint8_t>> never_;
   std::vector<std::int32_t> endings_;
+  std::int64_t prompt_tokens_ = 0;
   std::int64_t produced_ = 0;
   std::vector<std::uint8_t> allowed_;         // [vocab] when allowed_ids is given
   std::vector<std::uint8_t> seen_;            // [vocab] when the repetition penalty acts: in prompt or output

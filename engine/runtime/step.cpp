@@ -83,6 +83,7 @@ Result<void> StepLayout::lay_out(std::span<const StepPart> parts) {
   embeds_.clear();
   slices_.clear();
   sample_rows_.clear();
+  copies_.clear();
   first_logit_row_.assign(1, 0);
   for (const StepPart& part : parts)
     add(part);
@@ -121,6 +122,7 @@ backend::StepInputs StepLayout::inputs() const {
   inputs.embeds = embeds_;
   inputs.sample_rows = sample_rows_;
   inputs.unread_logits = unread_logits_;
+  inputs.copies = copies_;
   return inputs;
 }
 

@@ -9,6 +9,7 @@
 #include "cache/sequence.h"
 #include "runtime/core.h"
 #include "runtime/engine.h"
+#include "state/state_copy.h"
 
 namespace deepinfer::runtime {
 
@@ -36,8 +37,10 @@ class StepLayout {
   // The executable chooses the id of a part with one row of logits, as `asked` says, and nobody reads that row's logits. Parts
   // ascend.
   void sample_on_device(std::size_t part, backend::SampleRow asked);
-  // The id at the last position of a part, produced since.
+  // The id at the last position of a part, produced since, or backend::sampled_id() of one on its way.
   void set_last_id(std::size_t part, std::int32_t id);
+  // StepInputs::copies, for the caller to fill.
+  std::vector<state::StateCopy>& copies() { return copies_; }
   // Views of the buffers.
   backend::StepInputs inputs() const;
   // Logits of a part: [logit_rows, vocab] of the executable's last run, which was this step. Valid until the next run.
@@ -56,6 +59,7 @@ class StepLayout {
   std::vector<std::size_t> first_logit_row_;  // of each part, and the end
   std::vector<backend::SampleRow> sample_rows_;
   std::vector<std::uint8_t> unread_logits_;
+  std::vector<state::StateCopy> copies_;
 };
 
 // Runs steps one at a time: lay out, run, commit the sequences' lengths.

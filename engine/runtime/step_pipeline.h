@@ -1,5 +1,6 @@
-// The device's thread: runs laid-out steps in order, each as soon as the one before has ended. Sampled ids go from step to
-// step here; whoever laid the steps out gets the results while the next one runs.
+// The device's thread: runs laid-out steps in order. Sampled ids go from step to step here or, where the device runs ahead, on the
+// device: a step is then launched while the one before it runs. Whoever laid the steps out gets the results of one while the next
+// one runs.
 #pragma once
 
 #include <condition_variable>
@@ -44,15 +45,17 @@ class StepPipeline {
     // undefined.
     std::optional<Error> error;
     std::int64_t patience_ns = 0;  // set before it is submitted: one that takes so long hangs
-    std::int64_t time_ns = 0;      // that it took
-    std::int64_t gap_ns = 0;       // between the end of the step before and its start; 0 for the first
+    std::int64_t time_ns =
+        0;  // that it took, from its start or the end of the step before, whichever is later
+    std::int64_t gap_ns = 0;  // between the end of the step before and its start; 0 for the first
   };
 
-  // `device_samples`: backend::Capabilities::samples. The executable then chooses the ids of all parts whose samplers can say
-  // what they want of it, and the logits of the others alone come to the host. `on_done` is called on the device's thread
-  // after each step. `prefixes` may be null.
-  StepPipeline(backend::Executable& executable, bool device_samples, const cache::PrefixCache* prefixes,
-               std::function<void()> on_done);
+  // `device`: of the executable's backend. Where it samples, the executable chooses the ids of all parts whose samplers can say
+  // what they want of it, and the logits of the others alone come to the host. Where it runs ahead, a step is launched while
+  // another runs, unless the host samples for that one. `on_done` is called on the device's thread after each step. `prefixes`
+  // may be null.
+  StepPipeline(backend::Executable& executable, const backend::Capabilities& device,
+               const cache::PrefixCache* prefixes, std::function<void()> on_done);
   ~StepPipeline();  // waits for what was submitted
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
@@ -65,19 +68,33 @@ class StepPipeline {
   const Watchdog::Watch& watch() const { return watch_; }
 
  private:
+  // A step that has begun.
+  struct Begun {
+    Step* step = nullptr;
+    std::int64_t start_ns = 0;
+    bool launched = false;      // it is under way on a device that runs ahead
+    bool host_samples = false;  // for some of its parts
+  };
+
   void run();
-  void run_step(Step& step);
-  void ask_device(Step& step) const;
+  bool may_begin_next() const;  // the queue is not empty
+  void begin(Step& step);
+  bool oldest_has_ended();
+  // Of the oldest step.
+  void end(Begun& begun);
+  std::int32_t last_id(const Part& part) const;
+  void ask_device(Begun& begun) const;
   void sample(Step& step);
   Result<Token> token_of(const Step& step, std::size_t part);
 
   backend::Executable& executable_;
-  const bool device_samples_;
+  const bool samples_, runs_ahead_;  // of the device
   const cache::PrefixCache* prefixes_;
   std::function<void()> on_done_;
   Watchdog::Watch watch_{"a step"};
   SamplerScratch scratch_;
-  std::vector<std::int32_t> produced_;  // by the last step, one id a part
+  std::deque<Begun> begun_;             // the oldest first
+  std::vector<std::int32_t> produced_;  // by the step that ended last, one id a part
   std::optional<std::int64_t> last_end_ns_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -24,6 +24,12 @@ Error bad_step(fmt::format_string<Arguments...> text, Arguments&&... arguments) 
 
 StepView::StepView(const graph::Graph& graph, const StepLimits& limits)
     : limits_(limits), vocab_(graph.vocab), hidden_(graph.hidden) {
+  positions_.reserve(static_cast<size_t>(limits.tokens));
+  sequence_of_.reserve(static_cast<size_t>(limits.tokens));
+  decoder_rows_.reserve(static_cast<size_t>(limits.decoder_rows));
+  logit_rows_.reserve(static_cast<size_t>(limits.logit_rows));
+  slices_.reserve(static_cast<size_t>(limits.sequences));
+  unread_logits_.reserve(static_cast<size_t>(limits.logit_rows));
   for (const graph::Value& value : graph.values) {
     if (value.shape.empty() || value.shape[0].axis != graph::Axis::kGroups) continue;
     const int ratio = static_cast<int>(value.shape[0].value);
@@ -95,9 +101,20 @@ void StepView::check_state(std::shared_ptr<const AllocatedMemory> state, const s
   private_bytes_ = registry.sequence_bytes();
 }
 
-Result<void> StepView::begin(const StepInputs& inputs) {
+Result<void> StepView::begin(const StepInputs& inputs, size_t sampled_before) {
   inputs_ = inputs;
+  const auto keep = [](auto& kept, auto& span) {
+    kept.assign(span.begin(), span.end());
+    span = kept;
+  };
+  keep(positions_, inputs_.positions);
+  keep(sequence_of_, inputs_.sequence_of);
+  keep(decoder_rows_, inputs_.decoder_rows);
+  keep(logit_rows_, inputs_.logit_rows);
+  keep(slices_, inputs_.sequences);
+  keep(unread_logits_, inputs_.unread_logits);
   DI_TRY(check_rows());
+  DI_TRY(check_ids(sampled_before));
   DI_TRY(check_samples());
   DI_TRY(check_sequences());
   for (GroupList& list : lists_) {
@@ -111,6 +128,17 @@ Result<void> StepView::begin(const StepInputs& inputs) {
       for (int64_t j = std::max(first_closed, first_written); j < past_closed; ++j)
         list.groups.push_back({s, j});
     }
+  }
+  return {};
+}
+
+Result<void> StepView::check_ids(size_t sampled_before) const {
+  for (const int32_t id : inputs_.ids) {
+    if (id >= vocab_ || (id < 0 && sampled_before == 0))
+      return bad_step("token id {} is outside the vocabulary of {}", id, vocab_);
+    if (id < 0 && static_cast<size_t>(sampled_id(id)) >= sampled_before)
+      return bad_step("a token is what the step before chose for sample row {}, it had {}", sampled_id(id),
+                      sampled_before);
   }
   return {};
 }
@@ -130,8 +158,6 @@ Result<void> StepView::check_rows() const {
                     inputs_.sequence_of.size(), tokens);
   if (!inputs_.image.empty() && inputs_.image.size() != tokens)
     return bad_step("{} image flags for {} tokens", inputs_.image.size(), tokens);
-  for (const int32_t id : inputs_.ids)
-    if (id < 0 || id >= vocab_) return bad_step("token id {} is outside the vocabulary of {}", id, vocab_);
   for (const int32_t row : inputs_.logit_rows)
     if (row < 0 || static_cast<size_t>(row) >= decoder_rows)
       return bad_step("logit row {} is not one of {} decoder rows", row, decoder_rows);

@@ -25,10 +25,12 @@ class StepView {
  public:
   StepView(const graph::Graph& graph, const StepLimits& limits);
 
-  // Takes the step's inputs (borrowed until the next begin) and checks them: sizes within the limits, ids in the
+  // Takes the step's inputs and checks them: what they point to must stay until the step has run; what tells rows apart is
+  // copied, so that questions can be answered until the next begin. Sizes within the limits, ids in the
   // vocabulary, rows of a sequence consecutive, positions ascending by one, decoder rows exactly the positions
-  // from decoder_from on. kInvalidArgument names what is wrong.
-  Result<void> begin(const StepInputs& inputs);
+  // from decoder_from on. kInvalidArgument names what is wrong. `sampled_before`: sample rows of the step before, for ids
+  // that it chooses.
+  Result<void> begin(const StepInputs& inputs, size_t sampled_before = 0);
   // From now on begin() also checks that every block that the step reaches, and every private area, lies whole in memory
   // of `state`.
   void check_state(std::shared_ptr<const AllocatedMemory> state, const state::Registry& registry);
@@ -77,6 +79,7 @@ class StepView {
   };
 
   Result<void> check_rows() const;
+  Result<void> check_ids(size_t sampled_before) const;
   Result<void> check_samples() const;
   Result<void> check_sequences() const;
   Result<void> check_memory(int s) const;
@@ -89,6 +92,9 @@ class StepView {
   size_t block_bytes_ = 0;
   size_t private_bytes_ = 0;
   StepInputs inputs_;
+  std::vector<int32_t> positions_, sequence_of_, decoder_rows_, logit_rows_;
+  std::vector<SequenceSlice> slices_;
+  std::vector<uint8_t> unread_logits_;
   std::vector<GroupList> lists_;  // one a ratio of the graph
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <limits>
@@ -98,6 +99,35 @@ TEST(StepView, SampledRowsAreChecked) {
   refused([](SampleRow& sample) { sample.top_p = 0; });
   refused([](SampleRow& sample) { sample.min_p = 1.5; });
   refused([](SampleRow& sample) { sample.uniform = 1; });
+}
+
+TEST(StepView, IdsThatTheStepBeforeChoosesAreChecked) {
+  const graph::Graph graph = graph_with_groups();
+  StepView view(graph, kLimits);
+  Step step;
+  step.ids[4] = sampled_id(0);
+  step.ids[7] = sampled_id(2);
+  EXPECT_FALSE(view.begin(step.inputs()).ok()) << "nothing was sampled before";
+  EXPECT_FALSE(view.begin(step.inputs(), 2).ok());
+  EXPECT_TRUE(view.begin(step.inputs(), 3).ok());
+  step.ids[7] = std::numeric_limits<int32_t>::min();
+  EXPECT_FALSE(view.begin(step.inputs(), 3).ok());
+  step.ids[7] = 100;
+  EXPECT_FALSE(view.begin(step.inputs(), 3).ok());
+}
+
+TEST(StepView, AnswersWhenTheInputsAreGone) {
+  const graph::Graph graph = graph_with_groups();
+  StepView view(graph, kLimits);
+  auto step = std::make_unique<Step>();
+  ASSERT_TRUE(view.begin(step->inputs()).ok());
+  std::fill(step->positions.begin(), step->positions.end(), -7);
+  std::fill(step->decoder_rows.begin(), step->decoder_rows.end(), -7);
+  step.reset();
+  EXPECT_EQ(view.position(graph::Axis::kDecoder, 1), 9);
+  EXPECT_EQ(view.position(graph::Axis::kLogits, 1), 2);
+  EXPECT_EQ(view.sequence_of(graph::Axis::kTokens, 5), 1);
+  EXPECT_EQ(view.run_of(graph::Axis::kTokens, 0).first_position, 5);
 }
 
 TEST(StepView, LogitsThatNobodyReadsAreNotRead) {

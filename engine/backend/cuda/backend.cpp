@@ -37,7 +37,7 @@ Capabilities CudaBackend::capabilities() const {
           fmt::format("{}, {} multiprocessors, {:.1f} GiB, driver for CUDA {}.{}", device_->name(),
                       device_->multiprocessors(), static_cast<double>(device_->total_bytes()) / (1 << 30),
                       driver / 1000, driver % 1000 / 10),
-          true};
+          true, true};
 }
 
 Result<std::unique_ptr<Executable>> CudaBackend::compile(std::shared_ptr<const graph::Graph> graph,

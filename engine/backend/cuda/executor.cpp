@@ -26,6 +26,8 @@ bool fetches_rows(graph::Op op) {
   return op == graph::Op::kEngramRows || op == graph::Op::kHistoryWrite || op == graph::Op::kEngramGather;
 }
 
+static_assert(kHostBuffers >= Executable::kMostUnderWay, "inputs are laid out while others are fetched");
+
 int element_bytes(graph::ElementType type) {
   return type == graph::ElementType::kBf16 ? 2 : 4;
 }
@@ -37,12 +39,15 @@ Executor::Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::
     : device_(std::move(device)),
       graph_(std::move(graph)),
       registry_(registry),
-      step_(*graph_, limits),
+      limits_(limits),
+      places_{Place{StepView(*graph_, limits), {}}, Place{StepView(*graph_, limits), {}}},
       weights_(device_, *graph_, tables) {}
 
 Executor::~Executor() {
   device_->use();
   (void)device_->wait();
+  for (const Place& place : places_)
+    if (place.ended != nullptr) (void)cudaEventDestroy(place.ended);
   graphs_.clear();
 }
 
@@ -53,7 +58,11 @@ Result<std::unique_ptr<Executable>> Executor::compile(
   std::unique_ptr<Executor> executor(
       new Executor(device, std::make_shared<const graph::Graph>(graph::fuse(graph, graph::kAllFusions)),
                    registry, limits, tables));
-  if (state != nullptr) executor->step_.check_state(std::move(state), registry);
+  for (Place& place : executor->places_) {
+    if (state != nullptr) place.step.check_state(state, registry);
+    if (!device->imagined())
+      device->note(cudaEventCreateWithFlags(&place.ended, cudaEventDisableTiming), "made an event");
+  }
   DI_ASSIGN(executor->schedule_,
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
                                                   graph::Op op) { return has_op(op, wide); }));
@@ -75,7 +84,7 @@ Result<std::unique_ptr<Executable>> Executor::compile(
 
 Result<void> Executor::plan_buffers() {
   DI_ASSIGN(const auto lifetimes, schedule_->lifetimes([this](ValueId id) {
-    return StepView::largest_extent(value(id).shape[0], step_.limits()) * columns_of(value(id)) *
+    return StepView::largest_extent(value(id).shape[0], limits_) * columns_of(value(id)) *
            element_bytes(value(id).type);
   }));
   const graph::ArenaPlan plan = graph::plan_arena(lifetimes);
@@ -92,13 +101,15 @@ Result<void> Executor::prepare_head() {
         ErrorKind::kUnsupported,
         fmt::format("cannot compile: a row of {} logits is more than this backend can sample from",
                     graph_->vocab));
-  const auto rows = static_cast<std::size_t>(step_.limits().logit_rows);
+  const auto rows = static_cast<std::size_t>(limits_.logit_rows);
   DI_ASSIGN(logits_, PinnedBuffer::create(device_, "logits",
                                           rows * static_cast<std::size_t>(graph_->vocab) * sizeof(float)));
   DI_ASSIGN(never_sampled_,
             DeviceBuffer::create(device_, "tables", never_words(graph_->vocab) * sizeof(std::uint32_t)));
   DI_ASSIGN(sampled_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(Sampled)));
-  DI_ASSIGN(host_sampled_, PinnedBuffer::create(device_, "sampled ids", rows * sizeof(Sampled)));
+  for (Place& place : places_) {
+    DI_ASSIGN(place.sampled, PinnedBuffer::create(device_, "sampled ids", rows * sizeof(Sampled)));
+  }
   never_sample(std::vector<std::uint8_t>(static_cast<std::size_t>(graph_->vocab), std::uint8_t{0}));
   return {};
 }
@@ -126,10 +137,10 @@ Result<void> Executor::prepare_ropes() {
     rope.pairs = static_cast<int>(frequencies.size());
     DI_ASSIGN(DeviceBuffer kept, DeviceBuffer::create(device_, "tables", frequencies.size() * sizeof(float)));
     device_->upload(kept.data(), frequencies.data(), kept.size(), "took tables");
-    DI_ASSIGN(DeviceBuffer angles,
-              DeviceBuffer::create(
-                  device_, "tables",
-                  frequencies.size() * static_cast<std::size_t>(step_.limits().tokens) * sizeof(Angle)));
+    DI_ASSIGN(
+        DeviceBuffer angles,
+        DeviceBuffer::create(device_, "tables",
+                             frequencies.size() * static_cast<std::size_t>(limits_.tokens) * sizeof(Angle)));
     rope.frequencies = kept.as<float>();
     rope.angles = angles.as<Angle>();
     ropes_.push_back(rope);
@@ -141,8 +152,8 @@ Result<void> Executor::prepare_ropes() {
 
 Result<void> Executor::prepare_ops() {
   kept_.resize(schedule_->sites().size());
-  const Prepare prepare{*graph_,   registry_,  step_.limits(), *schedule_, device_, weights_,
-                        *buffers_, addresses_, ropes_,         kept_,      tables_, scratch_};
+  const Prepare prepare{*graph_,   registry_,  limits_, *schedule_, device_, weights_,
+                        *buffers_, addresses_, ropes_,  kept_,      tables_, scratch_};
   for (const ScheduledNode& node : schedule_->nodes()) {
     const std::size_t scratch = std::exchange(scratch_->bytes, 0);
     DI_ASSIGN(DeviceOp op, prepare_node(prepare, node));
@@ -168,7 +179,7 @@ Launch Executor::launch_within(const StepBounds& bounds) const {
 }
 
 void Executor::launch_inputs(const Launch& launch) {
-  buffers_->fetch(launch.stream);
+  buffers_->fetch(sampled_.as<Sampled>(), launch.stream);
   const RowSpace tokens = launch.sized({RowAxis::kTokens, kTokenCount, 1, 0});
   for (const DeviceRope& rope : ropes_)
     rope_angles(buffers_->data(), tokens, rope.frequencies, rope.pairs, rope.angles, launch.stream);
@@ -207,8 +218,8 @@ void Executor::launch_all(const StepBounds& bounds) {
                 graph_->vocab, never_sampled_.as<std::uint32_t>(), sampled_.as<Sampled>(), launch.stream);
 }
 
-void Executor::launch_answers() {
-  const StepInputs& inputs = step_.inputs();
+void Executor::launch_answers(const Place& place) {
+  const StepInputs& inputs = place.step.inputs();
   const auto rows = inputs.logit_rows.size();
   const auto row_bytes = static_cast<std::size_t>(graph_->vocab) * sizeof(float);
   const std::byte* const logits = addresses_[static_cast<std::size_t>(graph_->logits)];
@@ -225,11 +236,11 @@ void Executor::launch_answers() {
                     "gave logits");
     row = end + 1;
   }
-  if (inputs.sample_rows.empty()) return;
-  device_->note(
-      cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), inputs.sample_rows.size() * sizeof(Sampled),
-                      cudaMemcpyDeviceToHost, device_->stream()),
-      "gave sampled ids");
+  if (!inputs.sample_rows.empty())
+    device_->note(
+        cudaMemcpyAsync(place.sampled.data(), sampled_.data(), inputs.sample_rows.size() * sizeof(Sampled),
+                        cudaMemcpyDeviceToHost, device_->stream()),
+        "gave sampled ids");
 }
 
 Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
@@ -268,50 +279,80 @@ Result<bool> Executor::replay(const StepBounds& tier) {
 }
 
 Result<void> Executor::run(const StepInputs& inputs) {
+  DI_TRY(launch(inputs));
+  return finish();
+}
+
+Result<void> Executor::launch(const StepInputs& inputs) {
   device_->use();
   DI_TRY(device_->healthy());
+  DI_CHECK_MSG(under_way_ < kMostUnderWay, "a step too many under way");
   if (graph_->logits == kNoValue && !inputs.sample_rows.empty())
     return make_error(ErrorKind::kInvalidArgument, "cannot run a step: a graph without logits is sampled");
-  DI_TRY(step_.begin(inputs));
-  buffers_->fill(step_);
-  const StepBounds exact = bounds_of(step_, buffers_->ratios());
+  Place& place = places_[static_cast<std::size_t>(next_)];
+  DI_TRY(place.step.begin(inputs, sampled_before_));
+  buffers_->fill(place.step);
+  const StepBounds exact = bounds_of(place.step, buffers_->ratios());
   const bool keeps_scores =
       std::any_of(kept_.begin(), kept_.end(), [](const KeptScores& site) { return site.memory.size() > 0; });
   bool launched = false;
   if (exact.most[kTokenCount] <= kMostCapturedRows && !keeps_scores) {
-    DI_ASSIGN(launched, replay(tier_of(exact, step_.limits(), buffers_->ratios())));
+    DI_ASSIGN(launched, replay(tier_of(exact, limits_, buffers_->ratios())));
   }
   if (!launched) launch_all(exact);
   device_->note(fault_fires("cuda.launch") ? cudaErrorLaunchFailure : cudaGetLastError(), "launched a step");
-  if (graph_->logits != kNoValue) launch_answers();
-  const cudaError_t ended = device_->wait();
+  if (graph_->logits != kNoValue) launch_answers(place);
+  for (const state::StateCopy& copy : inputs.copies)
+    device_->note(
+        cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToDevice, device_->stream()),
+        "copied state");
+  device_->note(cudaEventRecord(place.ended, device_->stream()), "launched a step");
+  DI_TRY(device_->healthy());
+  sampled_before_ = inputs.sample_rows.size();
+  next_ = (next_ + 1) % kMostUnderWay;
+  ++under_way_;
+  return {};
+}
+
+bool Executor::ended() {
+  DI_CHECK_MSG(under_way_ > 0, "no step is under way");
+  // An error of the device is finish()'s to say.
+  return cudaEventQuery(place(oldest()).ended) != cudaErrorNotReady;
+}
+
+Result<void> Executor::finish() {
+  DI_CHECK_MSG(under_way_ > 0, "no step is under way");
+  device_->use();
+  last_ = oldest();
+  const cudaError_t ended = cudaEventSynchronize(place(last_).ended);
   device_->note(fault_fires("cuda.wait") ? cudaErrorIllegalAddress : ended, "ran a step");
+  --under_way_;
   return device_->healthy();
 }
 
 std::span<const float> Executor::logits(int first_row, int rows) const {
   if (graph_->logits == kNoValue) return {};
-  step_.check_logits_read(first_row, rows);
+  last().check_logits_read(first_row, rows);
   const auto vocab = static_cast<std::size_t>(graph_->vocab);
   return {reinterpret_cast<const float*>(logits_.data()) + static_cast<std::size_t>(first_row) * vocab,
           static_cast<std::size_t>(rows) * vocab};
 }
 
 std::span<const Sampled> Executor::sampled() const {
-  return {reinterpret_cast<const Sampled*>(host_sampled_.data()), step_.inputs().sample_rows.size()};
+  return {reinterpret_cast<const Sampled*>(place(last_).sampled.data()), last().inputs().sample_rows.size()};
 }
 
 Result<SeamTensor> Executor::kept_scores(int site, const std::string& name) const {
   const ScheduledSite& scheduled = schedule_->sites()[static_cast<std::size_t>(site)];
   const KeptScores& kept = kept_[static_cast<std::size_t>(site)];
   const graph::Dim dim = value(scheduled.scores).shape[0];
-  const std::int64_t rows = step_.extent(dim);
+  const std::int64_t rows = last().extent(dim);
   SeamTensor tensor;
   tensor.name = name;
   std::vector<std::int64_t> visible;
   std::int64_t widest = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
-    visible.push_back((step_.position(dim.axis, row) + 1) / scheduled.ratio);
+    visible.push_back((last().position(dim.axis, row) + 1) / scheduled.ratio);
     widest = std::max(widest, visible.back());
   }
   tensor.shape = {rows, widest};
@@ -335,7 +376,7 @@ Result<SeamTensor> Executor::seam(const std::string& name) const {
     tensor.type = value(seam.value).type;
     std::int64_t count = 1;
     for (const graph::Dim dim : value(seam.value).shape) {
-      tensor.shape.push_back(step_.extent(dim));
+      tensor.shape.push_back(last().extent(dim));
       count *= tensor.shape.back();
     }
     const auto values = static_cast<std::size_t>(count);

@@ -2,6 +2,7 @@
 // varies from the step's device buffer; larger ones are launched node by node.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,9 @@ class Executor final : public Executable {
   ~Executor() override;
 
   Result<void> run(const StepInputs& inputs) override;
+  Result<void> launch(const StepInputs& inputs) override;
+  bool ended() override;
+  Result<void> finish() override;
   std::span<const float> logits(int first_row, int rows) const override;
   void never_sample(std::span<const std::uint8_t> flags) override;
   std::span<const Sampled> sampled() const override;
@@ -51,6 +55,17 @@ class Executor final : public Executable {
   Result<void> prepare_ropes();
   Result<void> prepare_ops();
 
+  // One of the steps that can be under way at once; they take the places in turn.
+  struct Place {
+    StepView step;
+    PinnedBuffer sampled;  // [L], of a graph with logits
+    cudaEvent_t ended = nullptr;
+  };
+  int oldest() const { return (next_ + kMostUnderWay - under_way_) % kMostUnderWay; }
+  const Place& place(int index) const { return places_[static_cast<std::size_t>(index)]; }
+  // The step that ended last.
+  const StepView& last() const { return place(last_).step; }
+
   Launch launch_within(const StepBounds& bounds) const;
   void launch_inputs(const Launch& launch);
   // Rows of the segment that operation `op` belongs to.
@@ -60,8 +75,8 @@ class Executor final : public Executable {
   Result<bool> replay(const StepBounds& tier);
   // nullptr where there is no memory for it.
   Result<cudaGraphExec_t> capture(const StepBounds& tier);
-  // What the host is to have of a step's logits and of what was sampled from them.
-  void launch_answers();
+  // What the host is to have of a step's logits and of what was sampled from them, and what is copied after the step.
+  void launch_answers(const Place& place);
 
   const graph::Value& value(graph::ValueId id) const { return graph_->values[static_cast<std::size_t>(id)]; }
   Result<SeamTensor> kept_scores(int site, const std::string& name) const;
@@ -69,7 +84,10 @@ class Executor final : public Executable {
   std::shared_ptr<Device> device_;
   std::shared_ptr<const graph::Graph> graph_;
   state::Registry registry_;
-  StepView step_;
+  const StepLimits limits_;
+  std::array<Place, kMostUnderWay> places_;
+  int next_ = 0, under_way_ = 0, last_ = 0;
+  std::size_t sampled_before_ = 0;  // rows of the step launched last
   std::optional<Schedule> schedule_;
   std::optional<StepBuffers> buffers_;
   DeviceWeights weights_;
@@ -85,7 +103,6 @@ class Executor final : public Executable {
   PinnedBuffer logits_;         // [L, vocab] f32: rows that are read have their place, others hold anything
   DeviceBuffer never_sampled_;  // sampler.h
   DeviceBuffer sampled_;        // [L]
-  PinnedBuffer host_sampled_;   // the same
   TierCache<cudaGraphExec_t> graphs_{[](cudaGraphExec_t graph) { (void)cudaGraphExecDestroy(graph); }};
 };
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/kernels/common/fetch.h"
-
 namespace deepinfer::backend::cuda {
 
 Result<StepBuffers> StepBuffers::create(std::shared_ptr<Device> device, const StepLimits& limits,
@@ -14,7 +12,10 @@ Result<StepBuffers> StepBuffers::create(std::shared_ptr<Device> device, const St
   buffers.device_ = device;
   buffers.ratios_ = std::move(ratios);
   const std::size_t bytes = buffers.places_.bytes;
-  DI_ASSIGN(buffers.host_bytes_, PinnedBuffer::create(device, "step inputs", bytes));
+  DI_ASSIGN(buffers.host_bytes_, PinnedBuffer::create(device, "step inputs", kHostBuffers * bytes));
+  DI_ASSIGN(buffers.turn_, DeviceBuffer::create(device, "step inputs", sizeof(FetchTurn)));
+  constexpr FetchTurn kFirst;
+  device->upload(buffers.turn_.data(), &kFirst, sizeof kFirst, "took the first step's turn");
   DI_ASSIGN(buffers.device_bytes_, DeviceBuffer::create(device, "step inputs", bytes));
   const auto given =
       static_cast<std::size_t>(limits.tokens) * static_cast<std::size_t>(hidden) * sizeof(float);
@@ -30,7 +31,8 @@ int StepBuffers::list_of(int ratio) const {
 }
 
 void StepBuffers::fill(const StepView& step) {
-  lay_out(places_, ratios_, step, host_bytes_.data());
+  lay_out(places_, ratios_, step, host_bytes_.data() + static_cast<std::size_t>(next_) * places_.bytes);
+  next_ = (next_ + 1) % kHostBuffers;
   const std::span<const float> given = step.inputs().embeds;
   if (given.empty()) return;
   device_->note(cudaMemcpyAsync(embeds_.data(), given.data(), given.size_bytes(), cudaMemcpyHostToDevice,
@@ -38,8 +40,8 @@ void StepBuffers::fill(const StepView& step) {
                 "took rows in place of embeddings");
 }
 
-void StepBuffers::fetch(cudaStream_t stream) const {
-  fetch_step(places_.fetch, host_bytes_.data(), device_bytes_.data(), stream);
+void StepBuffers::fetch(const Sampled* sampled, cudaStream_t stream) const {
+  fetch_step(places_.fetch, host_bytes_.data(), turn_.as<FetchTurn>(), sampled, device_bytes_.data(), stream);
 }
 
 }  // namespace deepinfer::backend::cuda

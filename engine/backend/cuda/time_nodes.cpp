@@ -51,9 +51,9 @@ double median(std::vector<double>& values) {
 
 Result<std::vector<NodeTime>> Executor::time_nodes(const StepInputs& inputs, int samples) {
   DI_TRY(run(inputs));
-  const StepBounds exact = bounds_of(step_, buffers_->ratios());
+  const StepBounds exact = bounds_of(last(), buffers_->ratios());
   const bool captured = exact.most[kTokenCount] <= kMostCapturedRows;
-  const Launch launch = launch_within(captured ? tier_of(exact, step_.limits(), buffers_->ratios()) : exact);
+  const Launch launch = launch_within(captured ? tier_of(exact, limits_, buffers_->ratios()) : exact);
   DI_ASSIGN(const DeviceBuffer flushed, DeviceBuffer::create(device_, "probe", kFlushBytes));
   DI_ASSIGN(const DeviceBuffer sink, DeviceBuffer::create(device_, "probe", 16));
   device_->note(cudaMemset(flushed.data(), 0x5a, flushed.size()), "measured");
@@ -64,7 +64,6 @@ Result<std::vector<NodeTime>> Executor::time_nodes(const StepInputs& inputs, int
   Stopwatch watch(*device_, nodes + 1);
   std::vector<std::vector<double>> seconds(nodes);
   for (int sample = 0; sample < samples; ++sample) {
-    launch_inputs(launch);
     flush();
     watch.begin(nodes);
     watch.end(nodes);

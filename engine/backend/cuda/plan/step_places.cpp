@@ -84,6 +84,7 @@ Result<StepPlaces> step_places(const StepLimits& limits, std::span<const int> ra
     places.fetch.arrays[places.fetch.size++] = {offset, static_cast<int>(item_bytes), count};
     return offset;
   };
+  places.fetch.ids = places.fetch.size;
   places.ids = place(limits.tokens, sizeof(std::int32_t), kTokenCount);
   places.positions = place(limits.tokens, sizeof(std::int32_t), kTokenCount);
   places.sequence_of = place(limits.tokens, sizeof(std::int32_t), kTokenCount);
@@ -98,7 +99,7 @@ Result<StepPlaces> step_places(const StepLimits& limits, std::span<const int> ra
                              kGroupCount + static_cast<int>(i));
   const std::int64_t blocks_each = (limits.context + state::kBlockTokens - 1) / state::kBlockTokens;
   places.blocks = place(blocks_each * limits.sequences, sizeof(std::byte*), kBlockCount);
-  places.bytes = end;
+  places.bytes = places.fetch.bytes = end;
   return places;
 }
 

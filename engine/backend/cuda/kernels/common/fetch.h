@@ -5,10 +5,22 @@
 #include <cuda_runtime.h>
 
 #include "backend/cuda/kernels/common/fetch_plan.h"
+#include "backend/sampling.h"
 
 namespace deepinfer::backend::cuda {
 
-// Counts [kCounts] lie at offset 0 of both.
-void fetch_step(const FetchPlan& plan, const std::byte* host, std::byte* device, cudaStream_t stream);
+inline constexpr int kHostBuffers =
+    2;  // a step is laid out in one while the step before is fetched from the other
+
+// Which host buffer is next. In device memory, zeros at first: a launch within a captured graph cannot be told by the host.
+struct FetchTurn {
+  unsigned int blocks_done = 0;
+  unsigned int next = 0;
+};
+
+// host: kHostBuffers buffers of plan.bytes, taken in turn; counts [kCounts] lie at offset 0 of each and of `device`.
+// An id that is backend::sampled_id(k) becomes sampled[k].id, or 0 where none was chosen: what the step before has left there.
+void fetch_step(const FetchPlan& plan, const std::byte* host, FetchTurn* turn, const Sampled* sampled,
+                std::byte* device, cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

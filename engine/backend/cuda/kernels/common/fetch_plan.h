@@ -16,6 +16,8 @@ inline constexpr int kMostFetched = 12 + kMostRatios;
 struct FetchPlan {
   FetchedArray arrays[kMostFetched];
   int size = 0;
+  int ids = 0;            // the array that holds token ids
+  std::size_t bytes = 0;  // of a buffer
 };
 
 }  // namespace deepinfer::backend::cuda
