@@ -66,18 +66,40 @@ TEST(SplitAttention, EveryKeyHeadAndQueryHasItsPlace) {
         const SplitPartition split = split_partition(shape(RecordCode::kBf16, heads, 0, keys));
         EXPECT_GE(split.tiles * kKeyTile, keys);
         EXPECT_LT((split.tiles - 1) * kKeyTile, keys);
-        EXPECT_GE(split.head_tiles * 16 * split.head_groups, heads);
-        EXPECT_LT((split.head_groups - 1) * 64, heads);
+        EXPECT_GE(split.head_tiles * kHeadsOfTile, heads);
+        EXPECT_LT((split.head_tiles - 1) * kHeadsOfTile, heads);
         EXPECT_GE(split.logit_blocks, 1);
         EXPECT_LE(split.logit_blocks, split.tiles);
         EXPECT_LE(split.logit_blocks, kMostLogitBlocks);
-        // A f32 logit for every head that is computed and every key.
+        // A f32 logit for every head that is computed and every key, and a cache line a tile.
         EXPECT_EQ(split.query_bytes,
-                  split.tiles * kKeyTile * split.head_tiles * 16 * split.head_groups * std::int64_t{4});
+                  split.tiles * split.head_tiles * std::int64_t{kKeyTile * kHeadsOfTile * 4 + 128});
         EXPECT_EQ(split_queries(split, split.query_bytes * workspace_queries), workspace_queries);
         EXPECT_EQ(split_queries(split, split.query_bytes - 1), 0);
         EXPECT_EQ(split_queries(split, split.query_bytes * (workspace_queries + 1) - 1), workspace_queries);
       }
+}
+
+TEST(SplitAttention, FewQueriesAreSpreadOverMoreBlocksInOnePlaceEach) {
+  for (const int heads : {1, 16, 17, 32, 33, 40, 64, 128}) {
+    const SplitPartition one = split_partition(shape(RecordCode::kNvfp4, heads, 1, 640));
+    int logits = 1, values = 1;
+    for (const int queries : {1, 2, 4, 5, 8, 9, 16, 17, 64, 8192}) {
+      const SplitPartition split = split_partition(shape(RecordCode::kNvfp4, heads, queries, 640));
+      EXPECT_EQ(split.query_bytes, one.query_bytes) << "a workspace is planned for the largest step";
+      for (const int tiles : {split.logit_head_tiles, split.value_head_tiles}) {
+        EXPECT_TRUE(tiles == 1 || tiles == 2 || tiles == 4) << tiles;
+        EXPECT_LT(tiles, 2 * split.head_tiles) << "half a block has no heads";
+      }
+      EXPECT_GE(split.logit_head_tiles, logits) << queries;
+      EXPECT_GE(split.value_head_tiles, values) << queries;
+      logits = split.logit_head_tiles, values = split.value_head_tiles;
+    }
+  }
+  EXPECT_EQ(split_partition(shape(RecordCode::kNvfp4, 64, 1, 640)).value_head_tiles, 1);
+  EXPECT_EQ(split_partition(shape(RecordCode::kNvfp4, 64, 8, 640)).value_head_tiles, 1);
+  EXPECT_EQ(split_partition(shape(RecordCode::kNvfp4, 64, 8, 640)).logit_head_tiles, 2);
+  EXPECT_EQ(split_partition(shape(RecordCode::kNvfp4, 64, 31, 640)).value_head_tiles, 4);
 }
 
 TEST(SplitAttention, ItsWorkspaceHoldsAQueryAndNoMoreThanThereAre) {

@@ -68,23 +68,32 @@ constexpr AttentionVariant choose_attention(const SparseAttention& attention, in
 // How kSplit is cut: logits of a query, in fragments of mma m16n8, wait in the workspace for the values.
 struct SplitPartition {
   std::int64_t tiles = 0;        // of keys
-  int head_tiles = 0;            // of 16 heads, that a block takes
-  int head_groups = 0;           // blocks that share a query's heads
+  int head_tiles = 0;            // of a query: of 16 heads, the last one maybe not full
+  int logit_head_tiles = 0;      // that a block of logits takes: 1, 2 or 4
+  int value_head_tiles = 0;      // that a block of values takes: 1, 2 or 4
   int logit_blocks = 0;          // that share a query's tiles
   std::int64_t query_bytes = 0;  // of the workspace, for one query
 };
+inline constexpr int kHeadsOfTile = 16;
 inline constexpr int kMostLogitBlocks = 64;
 inline constexpr std::int64_t kMostSplitQueries = 32768;  // of a launch: a dimension of its grid
+// Of 16 heads and a tile of keys: their logits as f32, and the largest of each head in a cache line of its own.
+inline constexpr int kLogitRecordBytes = kHeadsOfTile * kKeyTile * 4 + 128;
 
 constexpr SplitPartition split_partition(const SparseAttention& attention) {
-  constexpr std::int64_t kFragmentBytes = 16;  // of a lane, for 8 keys
   SplitPartition split;
   split.tiles = (attention.most_keys + kKeyTile - 1) / kKeyTile;
-  split.head_tiles = attention.heads > 32 ? 4 : attention.heads > 16 ? 2 : 1;
-  split.head_groups = (attention.heads + 63) / 64;
+  split.head_tiles = (attention.heads + kHeadsOfTile - 1) / kHeadsOfTile;
+  // Blocks of more heads share decoded keys; blocks of fewer are more blocks, which few queries need to be spread over the
+  // device: two of them fit a multiprocessor.
+  const int full = split.head_tiles > 2 ? 4 : split.head_tiles;
+  const std::int64_t head_tiles_of_all = std::int64_t{attention.queries.most} * split.head_tiles;
+  const int few_logits = head_tiles_of_all <= 16 ? 1 : head_tiles_of_all <= 64 ? 2 : 4;
+  const int few_values = head_tiles_of_all <= 32 ? 1 : head_tiles_of_all <= 64 ? 2 : 4;
+  split.logit_head_tiles = few_logits < full ? few_logits : full;
+  split.value_head_tiles = few_values < full ? few_values : full;
   split.logit_blocks = static_cast<int>(split.tiles < kMostLogitBlocks ? split.tiles : kMostLogitBlocks);
-  split.query_bytes =
-      split.head_groups * split.tiles * split.head_tiles * (kKeyTile / 8) * 32 * kFragmentBytes;
+  split.query_bytes = split.head_tiles * split.tiles * kLogitRecordBytes;
   return split;
 }
 // Queries that a launch takes with this workspace; 0: not even one.

@@ -279,6 +279,7 @@ class SparseAttentionTest : public ::testing::TestWithParam<Case> {
     if (const std::string why = gpu_missing(); !why.empty()) GTEST_SKIP() << why;
   }
   static bool hopper() { return device().major == 9 && device().minor == 0; }
+  static void expect_rotations_inside(const Case& c, int queries);
 };
 
 TEST_P(SparseAttentionTest, DecodeIsCloseToPlainAndEqualInEveryVariantAndBatch) {
@@ -301,6 +302,24 @@ TEST_P(SparseAttentionTest, DecodeIsCloseToPlainAndEqualInEveryVariantAndBatch) 
     if (hopper()) {
       EXPECT_EQ(alone.run(0).at(name), split.at(name)) << row_text(name);
     }
+  }
+}
+
+// Blocks take one, two or four head tiles, as the number of queries says.
+TEST_P(SparseAttentionTest, EverySplitOfHeadsIsEqual) {
+  const Case& c = GetParam();
+  const auto specs = decode_step(c, 34);
+  const auto all = Step(c, specs).run(64);
+  for (const int queries : {1, 2, 4, 6, 8, 13, 16, 17}) {
+    // Other sequences each time, the last ones first: those of the longest lists.
+    const int first = std::max(0, 34 - 2 * queries);
+    const std::vector<SequenceSpec> some(specs.begin() + first, specs.begin() + first + queries);
+    const Step step(c, some);
+    for (const auto& [name, values] : step.run(queries, 0))
+      ASSERT_EQ(values, all.at(name)) << queries << " queries, " << row_text(name);
+    // Rows that are not there, and a workspace of fewer queries than the step has.
+    for (const auto& [name, values] : step.run((queries + 1) / 2, 2))
+      ASSERT_EQ(values, all.at(name)) << queries << " queries in two launches, " << row_text(name);
   }
 }
 
@@ -343,7 +362,12 @@ TEST_P(SparseAttentionTest, ManyQueriesOfAPersistentGridAreEqual) {
 
 TEST_P(SparseAttentionTest, RotationsInsideGiveTheBitsOfRotationsBeside) {
   const Case& c = GetParam();
-  const Step step(c, decode_step(c, 20));
+  for (const int queries : {2, 7, 20})
+    expect_rotations_inside(c, queries);
+}
+
+void SparseAttentionTest::expect_rotations_inside(const Case& c, int queries) {
+  const Step step(c, decode_step(c, queries));
   const DeviceArray<Angle> angles(token_angles(step.arrays, kRotatedPairs));
   const Rotation forward{angles.data(), nullptr, kRotatedPairs, false};
   const Rotation inverse{angles.data(), nullptr, kRotatedPairs, true};
@@ -365,7 +389,8 @@ TEST_P(SparseAttentionTest, RotationsInsideGiveTheBitsOfRotationsBeside) {
     b.q_rotation = forward, b.o_rotation = inverse;
     Step::launch(b, workspace_queries);
     EXPECT_NE(beside.host(), attended.host());
-    EXPECT_EQ(inside.host(), beside.host()) << (workspace_queries == 0 ? "fused" : "split");
+    EXPECT_EQ(inside.host(), beside.host())
+        << queries << (workspace_queries == 0 ? " queries, fused" : " queries, split");
   }
 }
 
