@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -94,15 +95,18 @@ std::uint32_t code_in(const Packed& packed, int row, int column) {
   return 0;
 }
 
-// The scale byte of (row, column).
+// The exponent field of the factor of (row, column).
 int scale_in(const Packed& packed, int row, int column) {
   const PackedMatrix& matrix = packed.matrix;
   const int columns = unit_columns(matrix.code);
   const std::int64_t unit =
       static_cast<std::int64_t>(row / 16) * (matrix.k_padded / columns) + column / columns;
   if (matrix.code == PackedCode::kFp8) return packed.scales[static_cast<std::size_t>(unit)];
-  const int place = row % 8 * 4 + column % 64 / 32 * 2 + row % 16 / 8;
-  return packed.scales[static_cast<std::size_t>(unit * 32 + place)];
+  std::uint32_t word = 0;
+  std::memcpy(&word, packed.scales.data() + unit * 32 + row % 8 * 4, sizeof word);
+  const std::uint32_t half = word >> (row % 16 / 8 * 16) & 0xffffu;
+  const std::uint32_t swapped = (half >> 8 | half << 8) & 0xffffu;
+  return static_cast<int>((column % 64 / 32 == 0 ? half : swapped) >> 7 & 0xffu);
 }
 
 float bf16_value(std::uint32_t bits) {

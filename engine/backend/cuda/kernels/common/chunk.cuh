@@ -58,8 +58,7 @@ struct ChunkWeights {
                                  : step % 4 == 1 ? units[unit].y
                                  : step % 4 == 2 ? units[unit].z
                                                  : units[unit].w;
-      const std::uint32_t pair = scales[unit] >> (16 * (step % 4 / 2));
-      fp4_step(word, scale_factor(pair & 0xffu), scale_factor((pair >> 8) & 0xffu), a);
+      fp4_step(word, fp4_factors(scales[unit], step % 4 / 2), a);
     }
   }
 };

@@ -42,8 +42,8 @@ __device__ inline void decode_step(const PackedMatrix& weight, const std::uint8_
     fp8_step(words[2 * step], words[2 * step + 1], scale_factor(scales[unit]), a);
   } else {
     const int step = column % 64 / 16;
-    const std::uint8_t* scale = scales + unit * 32 + lane / 4 * 4 + step / 2 * 2;
-    fp4_step(words[step], scale_factor(scale[0]), scale_factor(scale[1]), a);
+    const auto* scale = reinterpret_cast<const std::uint32_t*>(scales + unit * 32) + lane / 4;
+    fp4_step(words[step], fp4_factors(*scale, step / 2), a);
   }
 }
 

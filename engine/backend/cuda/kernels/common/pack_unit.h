@@ -15,8 +15,8 @@ struct PackedWords {
   int bad = 0;
 };
 struct PackedScale {
-  std::uint8_t byte = 1;  // padding: a harmless factor for weights of zero
-  bool bad = false;       // out of the packed form's range
+  std::uint8_t byte = 0;
+  bool bad = false;  // a scale out of the packed form's range; of kFp4 in one of its two bytes
 };
 
 // The code of element `half` of register a_i in k16 step `step` of a unit, as that lane holds it; 0 in the padding.
@@ -63,26 +63,32 @@ constexpr PackedWords packed_words(const PlainMatrix& from, const PackedMatrix& 
   return packed;
 }
 
+// The exponent field of the scale of (row, column); of padding a harmless one, for weights of zero.
+constexpr PackedScale scale_field(const PlainMatrix& from, const PackedMatrix& to, std::int64_t row,
+                                  std::int64_t column) {
+  if (row >= from.n || column >= from.k) return {1, false};
+  const bool fp4 = to.code == PackedCode::kFp4;
+  const int scale =
+      fp4 ? from.scales[row * (from.k / 32) + column / 32]
+          : from.scales[row / from.tile * ((from.k + from.tile - 1) / from.tile) + column / from.tile];
+  const int field = scale + (fp4 ? 126 : 120);
+  if (field > 254) return {1, true};
+  return {static_cast<std::uint8_t>(field), false};
+}
+
 // Scale byte `at` of the matrix.
 constexpr PackedScale packed_scale(const PlainMatrix& from, const PackedMatrix& to, std::int64_t at) {
   const int each = unit_scale_bytes(to.code);
-  const std::int64_t unit = at / each;
-  std::int64_t row = unit / to.units_of_tile() * kTileOutputs;
-  std::int64_t column = unit % to.units_of_tile() * unit_columns(to.code);
-  int bias = 120;
-  if (to.code == PackedCode::kFp4) {
-    const int place = static_cast<int>(at % each);
-    row += place / 4 + place % 2 * 8;
-    column += place % 4 / 2 * 32;
-    bias = 126;
-  }
-  if (row >= from.n || column >= from.k) return {};
-  const int scale =
-      to.code == PackedCode::kFp4
-          ? from.scales[row * (from.k / 32) + column / 32]
-          : from.scales[row / from.tile * ((from.k + from.tile - 1) / from.tile) + column / from.tile];
-  if (scale + bias > 254) return {1, true};
-  return {static_cast<std::uint8_t>(scale + bias), false};
+  const std::int64_t unit = at / each, place = at % each;
+  const std::int64_t row = unit / to.units_of_tile() * kTileOutputs;
+  const std::int64_t column = unit % to.units_of_tile() * unit_columns(to.code);
+  if (to.code != PackedCode::kFp4) return scale_field(from, to, row, column);
+  // The upper byte of a half has seven bits of block 0 and one of block 1, the lower byte the other way round.
+  const std::int64_t of_row = row + place / 4 + place % 4 / 2 * 8;
+  const std::int64_t block = 1 - place % 2;
+  const PackedScale seven = scale_field(from, to, of_row, column + block * 32);
+  const PackedScale one = scale_field(from, to, of_row, column + (1 - block) * 32);
+  return {static_cast<std::uint8_t>(seven.byte >> 1 | (one.byte & 1) << 7), seven.bad};
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -12,8 +12,9 @@
 //
 // Scales are powers of two, stored as the exponent field of the bf16 factor that turns placed code bits into values:
 //   kFp8   one byte a unit (tile t, unit u): scales[t * units + u] = ue8m0 + 120
-//   kFp4   32 bytes a unit: for g in 0..7 [row g block 0, row g+8 block 0, row g block 1, row g+8 block 1], blocks of 32 columns;
-//          each ue8m0 + 126
+//   kFp4   32 bytes a unit, a word for each g in 0..7: its low half for row g, its high half for row g + 8, with two blocks of 32
+//          columns each. Block 0 has its field where a bf16 has it (bits 7..14 of a half), block 1 has it there when the bytes of
+//          the halves are swapped (bits 0..6 and 15). Each ue8m0 + 126
 // so a weight is exactly bf16(code) * 2^(scale) as the checkpoint says, and products have no other rounding.
 //
 // The order of a product, the same in every kernel and for every number of rows: columns in chunks of kChunk; a chunk is a chain

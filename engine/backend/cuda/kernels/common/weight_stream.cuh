@@ -137,10 +137,9 @@ __device__ __forceinline__ void multiply_slot(std::uint32_t slot, std::uint32_t 
     std::uint32_t a[2][4];
     if constexpr (kCode == PackedCode::kFp4) {
       const int i = pair / 2, half = pair % 2;
-      const std::uint32_t low = scale_factor_at(scale[i], 2 * half),
-                          high = scale_factor_at(scale[i], 2 * half + 1);
-      fp4_step(half == 0 ? words[i].x : words[i].z, low, high, a[0]);
-      fp4_step(half == 0 ? words[i].y : words[i].w, low, high, a[1]);
+      const std::uint32_t factors = fp4_factors(scale[i], half);
+      fp4_step(half == 0 ? words[i].x : words[i].z, factors, a[0]);
+      fp4_step(half == 0 ? words[i].y : words[i].w, factors, a[1]);
     } else if constexpr (kCode == PackedCode::kFp8) {
       const std::uint32_t factor = scale_factor_at(scale[0], pair);
       fp8_step(words[pair].x, words[pair].y, factor, a[0]);

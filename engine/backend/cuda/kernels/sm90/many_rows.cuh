@@ -139,8 +139,7 @@ struct StageCodes {
       const std::uint32_t word = step < 2    ? step == 0 ? words[0].x : words[0].y
                                  : step == 2 ? words[0].z
                                              : words[0].w;
-      const int shift = 16 * (step / 2);
-      fp4_step(word, scale_factor((scale >> shift) & 0xffu), scale_factor((scale >> (shift + 8)) & 0xffu), a);
+      fp4_step(word, fp4_factors(scale, step / 2), a);
     }
   }
 };
