@@ -117,7 +117,7 @@ enum class Op : uint8_t {
   kFusedHcSite,      // expand + coefficients + collapse + norm
   kFusedLinears,     // linears that share an input
   kFusedGate,        // router scores + gate top-k
-  kFusedExperts,     // gate/up + swiglu + down + sum of the routed experts
+  kFusedExperts,     // gate/up + swiglu + down of the routed experts
   kFusedRows,        // (norm,) rope (, hadamard) (, fake quantisation or window rows): vector by vector
   kFusedAttention,   // (rope of q,) sparse attention (, rope of o)
   kFusedBlockWrite,  // (norm,) rope (, hadamard,) then the block write of global rows or index keys

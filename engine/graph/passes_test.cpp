@@ -78,7 +78,7 @@ TEST(Fuse, EachPatternAlone) {
       {Fusion::kHcSite, Op::kFusedHcSite, 2, {Op::kHcCoefficients}},
       {Fusion::kLinears, Op::kFusedLinears, 2, {}},
       {Fusion::kGate, Op::kFusedGate, 1, {Op::kRouterScores, Op::kGateTopK}},
-      {Fusion::kExperts, Op::kFusedExperts, 1, {Op::kExpertGateUp, Op::kExpertDown, Op::kExpertSum}},
+      {Fusion::kExperts, Op::kFusedExperts, 1, {Op::kExpertGateUp, Op::kExpertDown}},
       {Fusion::kRows, Op::kFusedRows, 1, {Op::kWindowRows}},
       {Fusion::kAttention, Op::kFusedAttention, 1, {Op::kSparseAttention}},
       {Fusion::kBlockWrite, Op::kFusedBlockWrite, 2, {Op::kGlobalWrite, Op::kKeyWrite}}};

@@ -43,8 +43,9 @@ TEST(EngramAhead, NothingBeforeThemHoldsTheRowsOfV41Back) {
     const graph::Graph fused = graph::fuse(*model->graph, fusions);
     auto schedule = backend::Schedule::make(fused, [](graph::Op) { return true; });
     ASSERT_TRUE(schedule.ok()) << schedule.error().message();
-    schedule->run_ahead([](graph::Op op) {
-      return op == graph::Op::kEngramRows || op == graph::Op::kHistoryWrite || op == graph::Op::kEngramGather;
+    schedule->run_ahead(0, [](const graph::Node& node) {
+      return node.op == graph::Op::kEngramRows || node.op == graph::Op::kHistoryWrite ||
+             node.op == graph::Op::kEngramGather;
     });
     const auto& nodes = schedule->nodes();
     std::vector<int> layers;

@@ -118,17 +118,25 @@ bool Schedule::ordered(const ScheduledNode& first, const ScheduledNode& second) 
          share(first.node->writes, second.node->writes) || share(first.node->reads, second.node->writes);
 }
 
-void Schedule::run_ahead(const std::function<bool(Op)>& wanted) {
+void Schedule::run_ahead(int branch, const std::function<bool(const Node&)>& wanted) {
+  const auto meets_another = [&](size_t i) {
+    for (size_t other = 0; other < nodes_.size(); ++other) {
+      if (!nodes_[other].ahead() || nodes_[other].branch == branch) continue;
+      if (other < i ? ordered(nodes_[other], nodes_[i]) : ordered(nodes_[i], nodes_[other])) return true;
+    }
+    return false;
+  };
   int from = 0;  // those that run ahead do so in their order
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (!wanted(nodes_[i].node->op)) continue;
+    if (nodes_[i].ahead() || !wanted(*nodes_[i].node) || meets_another(i)) continue;
     for (size_t before = 0; before < i; ++before)
       if (!nodes_[before].ahead() && ordered(nodes_[before], nodes_[i]))
         from = std::max(from, static_cast<int>(before) + 1);
     nodes_[i].from = from;
+    nodes_[i].branch = branch;
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (!nodes_[i].ahead()) continue;
+    if (!nodes_[i].ahead() || nodes_[i].branch != branch) continue;
     size_t after = i + 1;
     while (after < nodes_.size() && (nodes_[after].ahead() || !ordered(nodes_[i], nodes_[after])))
       ++after;

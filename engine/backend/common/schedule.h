@@ -28,9 +28,10 @@ struct ScheduledNode {
   const graph::Node* node = nullptr;
   int segment = 0;
   int site = -1;  // index into Schedule::sites, kIndexScores only
-  // A node that runs ahead (Schedule::run_ahead), beside the nodes that do not: it may begin when those before node `from` have
-  // ended, and has ended before node `until` begins (nodes().size(): before the step ends).
+  // A node that runs ahead (Schedule::run_ahead), in branch `branch` beside the nodes that do not: it may begin when those of them
+  // before node `from` have ended, and has ended before node `until` begins (nodes().size(): before the step ends).
   int from = -1, until = -1;
+  int branch = 0;
   bool ahead() const { return from >= 0; }
 };
 
@@ -45,10 +46,10 @@ class Schedule {
   // Index of the site whose scores these are; -1.
   int site_of(graph::ValueId scores) const;
 
-  // Lets nodes of the wanted operations run beside all others, one after the other in their order, each from the earliest node
-  // on that the values and states which it shares with others allow. Whoever runs the schedule keeps `from` and `until`, or runs
-  // every node in its place.
-  void run_ahead(const std::function<bool(graph::Op)>& wanted);
+  // Lets the wanted nodes run beside all others in a branch of their own (0, 1, ...), one after the other in their order, each from
+  // the earliest node on that the values and states which it shares with others allow. A node that shares some with a node of
+  // another branch stays where it is. Whoever runs the schedule keeps `from` and `until`, or runs every node in its place.
+  void run_ahead(int branch, const std::function<bool(const graph::Node&)>& wanted);
 
   // Lifetimes of all values over nodes(), for graph::plan_arena. `bytes_of` a value in the largest step; values of seams and
   // the logits live to the end; scores take no memory. What a node that runs ahead reads or writes is alive from its `from` to

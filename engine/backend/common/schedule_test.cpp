@@ -17,9 +17,10 @@ using graph::Op;
 
 constexpr Op kAside = Op::kEngramGather;
 constexpr Op kBeside = Op::kRmsNorm;
+constexpr Op kElsewhere = Op::kHadamard;
 
-bool aside(Op op) {
-  return op == kAside;
+bool aside(const graph::Node& node) {
+  return node.op == kAside;
 }
 bool has_all(Op) {
   return true;
@@ -76,7 +77,9 @@ TEST(ScheduleAhead, RowsOfALaterLayerStartWithTheStep) {
   writer.graph.logits = writer.add(Op::kEngramMix, {z, later});                    // 9
   writer.graph.seams.push_back({"rows", second});
   Schedule schedule = writer.schedule();
-  schedule.run_ahead([](Op op) { return op == Op::kEngramRows || op == Op::kHistoryWrite || op == kAside; });
+  schedule.run_ahead(0, [](const graph::Node& node) {
+    return node.op == Op::kEngramRows || node.op == Op::kHistoryWrite || node.op == kAside;
+  });
   const auto expect = [&](int node, int from, int until) {
     const ScheduledNode& item = schedule.nodes()[static_cast<size_t>(node)];
     EXPECT_EQ(item.from, from) << node;
@@ -112,7 +115,7 @@ TEST(ScheduleAhead, WaitsForWhatItReadsAndIsWaitedForByWhoWritesIt) {
   const graph::ValueId after = writer.add(kBeside, {z});            // 4
   writer.graph.logits = writer.add(kBeside, {after}, {}, {kRing});  // 5: writes it again
   Schedule schedule = writer.schedule();
-  schedule.run_ahead(aside);
+  schedule.run_ahead(0, aside);
   EXPECT_EQ(schedule.nodes()[3].from, 2);
   EXPECT_EQ(schedule.nodes()[3].until, 5);
   const auto lifetimes = schedule.lifetimes([](graph::ValueId) { return std::int64_t{64}; });
@@ -123,10 +126,11 @@ TEST(ScheduleAhead, WaitsForWhatItReadsAndIsWaitedForByWhoWritesIt) {
 // Random graphs: every pair of nodes that depend on each other keeps its order under `from` and `until` alone, and values whose
 // lives in any allowed order overlap have different memory.
 TEST(ScheduleAhead, RandomGraphsKeepTheirOrderAndTheirMemory) {
-  int overtaken = 0;
+  int overtaken = 0, elsewhere = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
+    const bool two_branches = seed % 2 == 1;
     const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
     GraphWriter writer;
     const int count = 2 + below(40);
@@ -137,34 +141,39 @@ TEST(ScheduleAhead, RandomGraphsKeepTheirOrderAndTheirMemory) {
       std::vector<state::ClassId> reads, writes;
       if (below(4) == 0) reads.push_back(below(3));
       if (below(6) == 0) writes.push_back(below(3));
-      writer.add(below(3) == 0 ? kAside : kBeside, inputs, reads, writes);
+      const Op op = below(3) == 0 ? kAside : two_branches && below(3) == 0 ? kElsewhere : kBeside;
+      writer.add(op, inputs, reads, writes);
     }
     writer.graph.logits = below(count);
     Schedule schedule = writer.schedule();
-    schedule.run_ahead(aside);
+    schedule.run_ahead(0, aside);
+    if (two_branches) schedule.run_ahead(1, [](const graph::Node& node) { return node.op == kElsewhere; });
     const auto& nodes = schedule.nodes();
     const auto share = [](const auto& a, const auto& b) {
       return std::any_of(a.begin(), a.end(),
                          [&](auto each) { return std::find(b.begin(), b.end(), each) != b.end(); });
     };
-    int from = 0;
+    int from[2] = {};
     for (int i = 0; i < count; ++i) {
       const ScheduledNode& item = nodes[static_cast<size_t>(i)];
-      ASSERT_EQ(item.ahead(), item.node->op == kAside);
+      ASSERT_TRUE(item.node->op == kElsewhere || item.ahead() == (item.node->op == kAside));
       if (!item.ahead()) continue;
-      ASSERT_GE(item.from, from) << "the side stream keeps its order";
-      from = item.from;
+      ASSERT_EQ(item.branch, item.node->op == kAside ? 0 : 1);
+      ASSERT_GE(item.from, from[item.branch]) << "a side stream keeps its order";
+      from[item.branch] = item.from;
+      elsewhere += item.branch;
       ASSERT_LE(item.from, i);
       ASSERT_GT(item.until, i);
       overtaken += i - item.from;
       for (int other = 0; other < count; ++other) {
         const ScheduledNode& beside = nodes[static_cast<size_t>(other)];
-        if (beside.ahead() || other == i) continue;
+        if (other == i || (beside.ahead() && beside.branch == item.branch)) continue;
         const graph::Node &a = *item.node, &b = *beside.node;
         const bool depends = share(a.inputs, b.outputs) || share(a.outputs, b.inputs) ||
                              share(a.writes, b.reads) || share(a.reads, b.writes) ||
                              share(a.writes, b.writes);
         if (!depends) continue;
+        ASSERT_FALSE(beside.ahead()) << "branches do not wait for each other";
         if (other < i)
           ASSERT_LT(other, item.from);
         else
@@ -195,6 +204,7 @@ TEST(ScheduleAhead, RandomGraphsKeepTheirOrderAndTheirMemory) {
           ASSERT_NE(plan.offsets[a], plan.offsets[b]) << "values " << a << " and " << b;
   }
   EXPECT_GT(overtaken, 300);
+  EXPECT_GT(elsewhere, 50);
 }
 
 }  // namespace

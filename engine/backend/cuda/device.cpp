@@ -43,7 +43,8 @@ Device::Device(int index, std::string name)
 Device::~Device() {
   use();
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
-  if (side_stream_ != nullptr) (void)cudaStreamDestroy(side_stream_);
+  for (cudaStream_t stream : side_streams_)
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
   if (copy_stream_ != nullptr) (void)cudaStreamDestroy(copy_stream_);
 }
 
@@ -113,13 +114,13 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
     if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
         error != cudaSuccess)
       return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
-  // Few blocks that wait for PCIe most of their time: they start before the many of the step's stream that are due with them.
+  // Few blocks, which wait for PCIe or make little: they start before the many of the step's stream that are due with them.
   int least = 0, greatest = 0;
   (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
-  if (const cudaError_t error =
-          cudaStreamCreateWithPriority(&device->side_stream_, cudaStreamNonBlocking, greatest);
-      error != cudaSuccess)
-    return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
+  for (cudaStream_t& stream : device->side_streams_)
+    if (const cudaError_t error = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest);
+        error != cudaSuccess)
+      return unusable(fmt::format("GPU {}: {}", index, error_text(error)), "");
   return device;
 }
 

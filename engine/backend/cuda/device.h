@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,8 @@ namespace deepinfer::backend::cuda {
 
 class Device {
  public:
+  static constexpr int kBranches = 2;  // of schedules
+
   // kUnsupported when there is no driver or GPU, the driver is older than the runtime, or no kernels were built for the GPU's
   // architecture, with the numbers.
   static Result<std::shared_ptr<Device>> open(int index);
@@ -50,9 +53,8 @@ class Device {
   std::int64_t total_bytes() const { return total_bytes_; }
   Ledger& ledger() { return ledger_; }
   cudaStream_t stream() const { return stream_; }  // of steps
-  cudaStream_t side_stream() const {
-    return side_stream_;
-  }  // beside a step's, and joined to it before the step ends
+  // Beside a step's, and joined to it before the step ends: one a branch of its schedule.
+  cudaStream_t side_stream(int branch) const { return side_streams_[static_cast<std::size_t>(branch)]; }
   cudaStream_t copy_stream() const { return copy_stream_; }  // of everything else
 
   // A failed context never serves again: the first error is kept, and each later question gets it (kDeviceLost).
@@ -73,7 +75,7 @@ class Device {
   std::int64_t total_bytes_ = 0;
   Ledger ledger_;
   cudaStream_t stream_ = nullptr;
-  cudaStream_t side_stream_ = nullptr;
+  std::array<cudaStream_t, kBranches> side_streams_ = {};
   cudaStream_t copy_stream_ = nullptr;
   std::atomic<std::uintptr_t> imagined_end_ = 4096;
   Health health_;

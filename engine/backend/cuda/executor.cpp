@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/cuda/kernels/common/sampler.h"
+#include "backend/cuda/plan/beside.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/rope.h"
@@ -20,12 +21,7 @@ using graph::ValueId;
 
 namespace {
 
-// What runs ahead when tables are on the host. The history is written where rows have been hashed from what it was. Kernels of these
-// operations are not chained, as the first one after a fork must not be.
-bool fetches_rows(graph::Op op) {
-  return op == graph::Op::kEngramRows || op == graph::Op::kHistoryWrite || op == graph::Op::kEngramGather;
-}
-
+static_assert(Device::kBranches > std::max(kRowsBranch, kShortBranch), "a stream for each branch");
 static_assert(kHostBuffers >= Executable::kMostUnderWay, "inputs are laid out while others are fetched");
 
 int element_bytes(graph::ElementType type) {
@@ -66,7 +62,8 @@ Result<std::unique_ptr<Executable>> Executor::compile(
   DI_ASSIGN(executor->schedule_,
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
                                                   graph::Op op) { return has_op(op, wide); }));
-  if (tables == TablePlace::kHost) executor->schedule_->run_ahead(fetches_rows);
+  if (tables == TablePlace::kHost) executor->schedule_->run_ahead(kRowsBranch, fetches_rows);
+  executor->schedule_->run_ahead(kShortBranch, short_chains(*executor->graph_));
   std::set<int> ratios;
   for (const graph::Value& each : executor->graph_->values)
     if (!each.shape.empty() && each.shape[0].axis == graph::Axis::kGroups)
@@ -162,7 +159,9 @@ Result<void> Executor::prepare_ops() {
     scratch_->bytes = std::max(scratch_->bytes, scratch);
     ops_.push_back(std::move(op));
   }
-  side_ = std::make_unique<SideStream>(device_, side_branch(schedule_->nodes()));
+  for (const int branch : {kRowsBranch, kShortBranch})
+    sides_.push_back(std::make_unique<SideStream>(device_, device_->side_stream(branch),
+                                                  side_branch(schedule_->nodes(), branch)));
   DI_ASSIGN(scratch_->memory,
             DeviceBuffer::create(device_, "workspace", std::max<std::size_t>(scratch_->bytes, 256)));
   return {};
@@ -206,12 +205,17 @@ void Executor::launch_all(const StepBounds& bounds) {
   const auto launch_aside = [&](int node, cudaStream_t stream) {
     launch_on(static_cast<std::size_t>(node), stream);
   };
-  side_->begin();
+  for (const auto& side : sides_)
+    side->begin();
+  const auto launch_beside = [&](std::size_t before) {
+    for (const auto& side : sides_)
+      side->before(static_cast<int>(before), launch_aside);
+  };
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    side_->before(static_cast<int>(i), launch_aside);
+    launch_beside(i);
     if (!schedule_->nodes()[i].ahead()) launch_on(i, launch.stream);
   }
-  side_->before(static_cast<int>(ops_.size()), launch_aside);
+  launch_beside(ops_.size());
   if (launch.most[kSampleCount] > 0)
     sample_rows(buffers_->data(), launch.most[kSampleCount],
                 reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),
@@ -251,10 +255,11 @@ Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
   launch_all(tier);
   device_->note(cudaStreamEndCapture(stream, &captured), "captured a step");
   DI_TRY(device_->healthy());
-  // Nodes of the side stream keep its priority.
-  const unsigned flags = weights_.place() == TablePlace::kHost ? cudaGraphInstantiateFlagUseNodePriority : 0;
+  // Nodes of the side streams keep their priority.
   const cudaError_t made =
-      fault_fires("cuda.capture") ? cudaErrorMemoryAllocation : cudaGraphInstantiate(&graph, captured, flags);
+      fault_fires("cuda.capture")
+          ? cudaErrorMemoryAllocation
+          : cudaGraphInstantiate(&graph, captured, cudaGraphInstantiateFlagUseNodePriority);
   (void)cudaGraphDestroy(captured);
   if (made == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // an allocation that failed leaves nothing broken behind

@@ -97,8 +97,8 @@ class Executor final : public Executable {
   std::vector<DeviceRope> ropes_;
   std::vector<KeptScores> kept_;
   std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
-  std::vector<DeviceOp> ops_;  // one a scheduled node
-  std::unique_ptr<SideStream> side_;
+  std::vector<DeviceOp> ops_;                       // one a scheduled node
+  std::vector<std::unique_ptr<SideStream>> sides_;  // one a branch of the schedule
   // Of a graph with logits.
   PinnedBuffer logits_;         // [L, vocab] f32: rows that are read have their place, others hold anything
   DeviceBuffer never_sampled_;  // sampler.h

@@ -193,14 +193,14 @@ ManyExperts plan_many(const std::array<StackPart, 2>& stacks, const StackPart& l
   return many;
 }
 
-// All of the routed experts: assignment, gate and up with their SwiGLU, down, sum. What is between lies in scratch memory.
+// All of the routed experts: assignment, gate and up with their SwiGLU, down. What is between lies in scratch memory.
 Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const auto& indices = std::get<graph::FusedAttributes>(node.attributes).parts;
   const auto part = [&](std::size_t i) -> const Node& {
     return prepare.graph.fused_parts[static_cast<std::size_t>(indices[i])];
   };
-  const Node &gate_up = part(0), &activation = part(1), &down = part(2), &sum = part(3);
-  for (const Node* inside : {&gate_up, &activation, &down})
+  const Node &gate_up = part(0), &activation = part(1), &down = part(2);
+  for (const Node* inside : {&gate_up, &activation})
     for (const graph::ValueId id : inside->outputs)
       if (prepare.has_memory(id))
         return make_error(
@@ -231,43 +231,41 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   swiglu.limit = std::get<graph::SwiGluAttributes>(activation.attributes).limit;
   if (activation.inputs.size() > 2) swiglu.weights = prepare.floats(activation.inputs[2]);
   const int experts = stacks[0].weight.experts;
-  const std::int64_t width = stacks[0].weight.matrix.n, hidden = last.weight.matrix.n;
+  last.out = prepare.values(down.outputs[0]);
+  last.out.columns = last.weight.matrix.n;  // a pair's row
+  DI_CHECK_MSG(last.out.bf16, "contributions of experts are rounded to bf16");
+  const std::int64_t width = stacks[0].weight.matrix.n;
   const std::int64_t pairs = prepare.most_rows(gate_up.inputs[1]) * top_k;
   const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
   const std::size_t t_at = aligned(assignment_words(experts, pairs) * sizeof(std::int32_t));
-  const std::size_t y_at = t_at + aligned(static_cast<std::size_t>(pairs * width) * 2);
-  prepare.want_scratch(y_at + static_cast<std::size_t>(pairs * hidden) * 2);
-  const Values shared = prepare.values(sum.inputs[2]), out = prepare.values(sum.outputs[0]);
+  prepare.want_scratch(t_at + static_cast<std::size_t>(pairs * width) * 2);
   const ManyExperts many =
       prepare.device->hopper() ? plan_many(stacks, last, swiglu, x, top_k) : ManyExperts{};
-  return DeviceOp([=, step = &prepare.step, scratch = prepare.scratch,
-                   device = prepare.device](const Launch& launch) {
-    const RowSpace sized = launch.sized(rows);
-    const Assignment assignment = assignment_in(*scratch, experts, pairs);
-    const Values t{scratch->at<void>(t_at), true, width}, y{scratch->at<void>(y_at), true, hidden};
-    std::array<StackPart, 2> first = stacks;
-    first[0].out = t;
-    StackPart second = last;
-    second.out = y;
-    assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
-    if (many.usable && has_many_pairs(sized.most, top_k, experts)) {
-      ExpertsGateUpPlan gate_up_plan = many.gate_up;
-      gate_up_plan.experts.pairs.first = assignment.first;
-      gate_up_plan.experts.pairs.slots = assignment.slots;
-      gate_up_plan.experts.t = t.data;
-      ExpertsDownPlan down_plan = many.down;
-      down_plan.experts.pairs = gate_up_plan.experts.pairs;
-      down_plan.experts.t = t.data;
-      down_plan.experts.y = y.data;
-      device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
-      device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
-    } else {
-      experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, device->multiprocessors(),
-                  launch.stream);
-      experts_few(sized, &second, 1, top_k, 1, {}, t, assignment, device->multiprocessors(), launch.stream);
-    }
-    expert_sum(step->data(), sized, ids, top_k, y, shared, out, launch.stream);
-  });
+  return DeviceOp(
+      [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
+        const RowSpace sized = launch.sized(rows);
+        const Assignment assignment = assignment_in(*scratch, experts, pairs);
+        const Values t{scratch->at<void>(t_at), true, width};
+        std::array<StackPart, 2> first = stacks;
+        first[0].out = t;
+        assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+        if (many.usable && has_many_pairs(sized.most, top_k, experts)) {
+          ExpertsGateUpPlan gate_up_plan = many.gate_up;
+          gate_up_plan.experts.pairs.first = assignment.first;
+          gate_up_plan.experts.pairs.slots = assignment.slots;
+          gate_up_plan.experts.t = t.data;
+          ExpertsDownPlan down_plan = many.down;
+          down_plan.experts.pairs = gate_up_plan.experts.pairs;
+          down_plan.experts.t = t.data;
+          down_plan.experts.y = last.out.data;
+          device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
+          device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
+        } else {
+          experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, device->multiprocessors(),
+                      launch.stream);
+          experts_few(sized, &last, 1, top_k, 1, {}, t, assignment, device->multiprocessors(), launch.stream);
+        }
+      });
 }
 
 Result<DeviceOp> swiglu_op(const Prepare& prepare, const Node& node) {

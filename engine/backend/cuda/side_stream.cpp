@@ -6,8 +6,9 @@
 
 namespace deepinfer::backend::cuda {
 
-SideStream::SideStream(std::shared_ptr<Device> device, SideBranch branch)
+SideStream::SideStream(std::shared_ptr<Device> device, cudaStream_t stream, SideBranch branch)
     : device_(std::move(device)),
+      stream_(stream),
       branch_(std::move(branch)),
       forked_(branch_.forks.size(), nullptr),
       joined_(branch_.joins.size(), nullptr) {
@@ -44,12 +45,13 @@ void SideStream::before(int node, const std::function<void(int node, cudaStream_
 
 void SideStream::fork(std::size_t which, const std::function<void(int node, cudaStream_t stream)>& launch) {
   device_->note(cudaEventRecord(forked_[which], device_->stream()), "forked its side stream");
-  device_->note(cudaStreamWaitEvent(device_->side_stream(), forked_[which], 0), "forked its side stream");
+  device_->note(cudaStreamWaitEvent(stream_, forked_[which], 0), "forked its side stream");
+  join_point(stream_);
   for (const int node : branch_.forks[which].nodes) {
-    launch(node, device_->side_stream());
+    launch(node, stream_);
     // Joins stand in the order of the nodes that they wait for.
     if (recorded_ >= branch_.joins.size() || branch_.joins[recorded_].node != node) continue;
-    device_->note(cudaEventRecord(joined_[recorded_], device_->side_stream()), "forked its side stream");
+    device_->note(cudaEventRecord(joined_[recorded_], stream_), "forked its side stream");
     ++recorded_;
   }
 }

@@ -12,8 +12,9 @@ namespace deepinfer::backend::cuda {
 
 class SideStream {
  public:
-  // An empty branch takes no events and does nothing. What fails is kept by the device (Device::healthy).
-  SideStream(std::shared_ptr<Device> device, SideBranch branch);
+  // `stream`: one of the device's side streams, whose nodes are launched by nobody else. An empty branch takes no events and does
+  // nothing. What fails is kept by the device (Device::healthy).
+  SideStream(std::shared_ptr<Device> device, cudaStream_t stream, SideBranch branch);
   ~SideStream();
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;
@@ -28,6 +29,7 @@ class SideStream {
   void fork(std::size_t which, const std::function<void(int node, cudaStream_t stream)>& launch);
 
   std::shared_ptr<Device> device_;
+  cudaStream_t stream_;
   SideBranch branch_;
   std::vector<cudaEvent_t> forked_, joined_;          // one a fork, one a join
   std::size_t forks_ = 0, joins_ = 0, recorded_ = 0;  // of this step, so far

@@ -50,16 +50,14 @@ void fuse_gate(Rewriter& rewriter, int scores) {
   }
 }
 
-// Recognised by the sum.
-void fuse_experts(Rewriter& rewriter, int sum) {
-  if (rewriter.node(sum).op != Op::kExpertSum) return;
-  const int down = rewriter.maker(rewriter.node(sum).inputs[0], Op::kExpertDown);
-  if (down < 0) return;
+// Recognised by the last products. The sum stays outside: it waits for the shared expert, they need not.
+void fuse_experts(Rewriter& rewriter, int down) {
+  if (rewriter.node(down).op != Op::kExpertDown) return;
   const int activation = rewriter.maker(rewriter.node(down).inputs[0], Op::kSwiGlu);
   if (activation < 0) return;
   const int gate_up = rewriter.maker(rewriter.node(activation).inputs[0], Op::kExpertGateUp);
   if (gate_up < 0) return;
-  rewriter.merge(Op::kFusedExperts, {gate_up, activation, down, sum}, sum);
+  rewriter.merge(Op::kFusedExperts, {gate_up, activation, down}, down);
 }
 
 // The chain of row operations that ends in `last`, ascending: each makes what the next alone uses. A norm begins a chain, and

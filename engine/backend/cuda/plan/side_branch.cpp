@@ -5,12 +5,12 @@
 
 namespace deepinfer::backend::cuda {
 
-SideBranch side_branch(std::span<const ScheduledNode> nodes) {
+SideBranch side_branch(std::span<const ScheduledNode> nodes, int which) {
   SideBranch branch;
   std::map<int, int> last_until;  // the last node of the side stream that must have ended, by place
   for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
     const ScheduledNode& node = nodes[static_cast<std::size_t>(i)];
-    if (!node.ahead()) continue;
+    if (!node.ahead() || node.branch != which) continue;
     if (branch.forks.empty() || branch.forks.back().before != node.from)
       branch.forks.push_back({node.from, {}});
     branch.forks.back().nodes.push_back(i);

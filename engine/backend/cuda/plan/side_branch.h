@@ -27,6 +27,7 @@ struct SideBranch {
   std::vector<Join> joins;
 };
 
-SideBranch side_branch(std::span<const ScheduledNode> nodes);
+// Of the nodes of one branch.
+SideBranch side_branch(std::span<const ScheduledNode> nodes, int branch);
 
 }  // namespace deepinfer::backend::cuda

@@ -19,14 +19,14 @@ ScheduledNode ahead(int from, int until) {
 
 TEST(SideBranch, AStepWithoutNodesAheadHasNone) {
   const std::vector<ScheduledNode> nodes(5, in_place());
-  EXPECT_TRUE(side_branch(nodes).forks.empty());
-  EXPECT_TRUE(side_branch(nodes).joins.empty());
+  EXPECT_TRUE(side_branch(nodes, 0).forks.empty());
+  EXPECT_TRUE(side_branch(nodes, 0).joins.empty());
 }
 
 TEST(SideBranch, OneForkAndAJoinAUse) {
   const std::vector<ScheduledNode> nodes = {in_place(),  ahead(0, 8), ahead(0, 8), in_place(),
                                             ahead(0, 5), in_place(),  ahead(0, 7), in_place()};
-  const SideBranch branch = side_branch(nodes);
+  const SideBranch branch = side_branch(nodes, 0);
   ASSERT_EQ(branch.forks.size(), 1U);
   EXPECT_EQ(branch.forks[0].before, 0);
   EXPECT_EQ(branch.forks[0].nodes, (std::vector<int>{1, 2, 4, 6}));
@@ -39,7 +39,7 @@ TEST(SideBranch, OneForkAndAJoinAUse) {
 
 TEST(SideBranch, WhatNobodyUsesIsWaitedForAtTheEnd) {
   const std::vector<ScheduledNode> nodes = {ahead(0, 4), in_place(), ahead(1, 4), in_place()};
-  const SideBranch branch = side_branch(nodes);
+  const SideBranch branch = side_branch(nodes, 0);
   ASSERT_EQ(branch.forks.size(), 2U);
   EXPECT_EQ(branch.forks[1].before, 1);
   EXPECT_EQ(branch.forks[1].nodes, std::vector<int>{2});
@@ -64,7 +64,7 @@ TEST(SideBranch, RandomSchedules) {
       from += static_cast<int>(random() % static_cast<unsigned>(i - from + 1));
       nodes.push_back(ahead(from, i + 1 + static_cast<int>(random() % static_cast<unsigned>(count - i))));
     }
-    const SideBranch branch = side_branch(nodes);
+    const SideBranch branch = side_branch(nodes, 0);
     std::size_t forks = 0, joins = 0;
     std::vector<int> launched;
     int joined = -1;

@@ -1,0 +1,21 @@
+// Which nodes run beside the others, in branches of the schedule (Schedule::run_ahead). No device is needed here.
+#pragma once
+
+#include <functional>
+
+#include "graph/graph.h"
+
+namespace deepinfer::backend::cuda {
+
+// Branches, each with a stream of its own.
+inline constexpr int kRowsBranch = 0;   // Engram rows on their way from the host, for layers to come
+inline constexpr int kShortBranch = 1;  // short chains that nothing waits for before a longer one has ended
+
+// What fetches Engram rows from the host: hashes, the history's write where rows have been hashed from what it was, gathers.
+bool fetches_rows(const graph::Node& node);
+
+// Short chains beside long ones: the window rows of a step and their way to the ring, beside the queries and what follows the
+// attention; the activation and the last product of the shared expert, beside the routed experts.
+std::function<bool(const graph::Node&)> short_chains(const graph::Graph& graph);
+
+}  // namespace deepinfer::backend::cuda

@@ -1,0 +1,48 @@
+#include "backend/cuda/plan/beside.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "backend/common/schedule.h"
+#include "graph/passes.h"
+#include "graph/small_graph_for_test.h"
+
+namespace deepinfer::backend::cuda {
+namespace {
+
+using graph::Op;
+
+TEST(Beside, ShortChainsLeaveTheLongOnes) {
+  const graph::SmallGraph small = graph::SmallGraphBuilder::make(false);
+  const graph::Graph graph = graph::fuse(small.graph, graph::kAllFusions);
+  auto schedule = Schedule::make(graph, [](Op) { return true; });
+  ASSERT_TRUE(schedule.ok());
+  schedule->run_ahead(kShortBranch, short_chains(graph));
+  std::map<Op, int> beside;
+  const auto& nodes = schedule->nodes();
+  const auto place_of = [&](Op op, int layer) {
+    for (size_t i = 0; i < nodes.size(); ++i)
+      if (nodes[i].node->op == op && nodes[i].node->layer == layer) return static_cast<int>(i);
+    return -1;
+  };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].ahead()) continue;
+    const graph::Node& node = *nodes[i].node;
+    ++beside[node.op];
+    SCOPED_TRACE(std::string(graph::op_name(node.op)));
+    if (node.op == Op::kLinear) {
+      EXPECT_EQ(nodes[i].until, place_of(Op::kExpertSum, node.layer)) << "the sum waits for it";
+      EXPECT_LT(nodes[i].from, place_of(Op::kFusedExperts, node.layer)) << "the routed experts do not";
+    }
+    if (node.op == Op::kFusedRows) EXPECT_EQ(nodes[i].until, place_of(Op::kFusedAttention, node.layer));
+    if (node.op == Op::kWindowWrite)
+      EXPECT_EQ(nodes[i].from, place_of(Op::kFusedAttention, node.layer) + 1) << "it reads the ring before";
+  }
+  for (const Op op : {Op::kWindowWrite, Op::kFusedRows, Op::kSwiGlu, Op::kLinear})
+    EXPECT_GT(beside[op], 0) << graph::op_name(op);
+  EXPECT_EQ(beside.size(), 4U);
+}
+
+}  // namespace
+}  // namespace deepinfer::backend::cuda
