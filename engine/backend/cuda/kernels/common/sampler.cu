@@ -6,9 +6,12 @@
 // finds the lowest logit that stays three bits at a time; a thread knows which of its values are still undecided.
 #include <cooperative_groups.h>
 
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/device.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/common/sampler.h"
+#include "backend/cuda/kernels/common/shared_memory.cuh"
 #include "base/math.h"
 
 namespace deepinfer::backend::cuda {
@@ -22,7 +25,8 @@ constexpr int kThreads = 384;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBlocksEach = 3;     // of a multiprocessor: one computes while another's logits come
 constexpr int kChunk = 128;        // ids of a warp at a time, four a lane
-constexpr int kInFlight = 4;       // chunks that a thread loads at a time
+constexpr int kInFlight = 6;       // chunks that a thread loads into registers at a time
+constexpr int kFetched = 16;       // chunks on their way to shared memory at a time
 constexpr int kFlaggedChunks = 8;  // whose values one word of flags covers
 constexpr int kBounds = 7;         // of digits of three bits: 1 to 7
 constexpr std::size_t kMostShared = 200 * 1024;
@@ -117,6 +121,7 @@ struct Shared {
   double given[kBounds];              // what this block gives
   double warp_bounds[kWarps][kBounds];
   double warp_sums[kWarps];
+  std::uint64_t warp_keys[kWarps];
   float warp_tops[kWarps];
   int warp_ids[kWarps];
 };
@@ -181,34 +186,97 @@ class Row {
 
   // Takes the logits in; ids that do not exist or are never sampled get -inf. The highest of the warp, NaN if one is.
   __device__ float load(const float* logits, int vocab, const std::uint32_t* never) {
-    const bool whole = vocab % 4 == 0 && reinterpret_cast<std::uintptr_t>(logits) % 16 == 0;
+    const bool whole = is_whole(logits, vocab);
     float top = minus_infinity();
-    for (int c = 0; c < chunks_; c += kInFlight) {
-      float4 loaded[kInFlight];
-      std::uint32_t removed[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int id = first_ + (c + i) * kChunk;
-        const bool exists = c + i < chunks_ && id < vocab;
-        loaded[i] = exists ? four(logits, id, vocab, whole) : none();
-        removed[i] = exists ? never[id / 32] >> (id % 32) & 15u : 0u;
+    for (int first = 0; first < chunks_; first += kFetched) {
+      const int end = min(chunks_, first + kFetched);
+      for (int c = first; c < end; ++c) {
+        const int id = id_at(c);
+        if (id >= vocab)
+          at(c) = none();
+        else if (whole)
+          copy_async(at(c), logits + id);
+        else
+          at(c) = four(logits, id, vocab, false);
       }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        float4& value = loaded[i];
-        if (removed[i] != 0) {
-          if (removed[i] & 1u) value.x = minus_infinity();
-          if (removed[i] & 2u) value.y = minus_infinity();
-          if (removed[i] & 4u) value.z = minus_infinity();
-          if (removed[i] & 8u) value.w = minus_infinity();
+      std::uint64_t removed = 0;  // four bits a chunk
+#pragma unroll 4
+      for (int c = first; c < end; ++c)
+        removed |= static_cast<std::uint64_t>(removed_bits(never, id_at(c), vocab)) << (4 * (c - first));
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      for (int c = first; c < end; ++c) {
+        float4 value = at(c);
+        const auto bits = static_cast<std::uint32_t>(removed >> (4 * (c - first))) & 15u;
+        if (bits != 0) {
+          remove(value, bits);
+          at(c) = value;
         }
-        top = max_or_nan(top, max_or_nan(max_or_nan(value.x, value.y), max_or_nan(value.z, value.w)));
-        if (c + i < chunks_) at(c + i) = value;
+        top = max_or_nan(top, max_of(value));
       }
     }
     for (int offset = 16; offset > 0; offset /= 2)
       top = max_or_nan(top, __shfl_xor_sync(kAll, top, offset));
     return top;
+  }
+
+  // Answers a row whose highest logit is all that is asked for, without keeping it: of the highest the lowest id. What is not finite
+  // is above everything.
+  __device__ void answer_highest(const float* logits, int vocab, const std::uint32_t* never,
+                                 Sampled& sampled) {
+    const bool whole = is_whole(logits, vocab);
+    float best = minus_infinity(), value = best;  // `value` as it is, `best` +inf for one that is not finite
+    int best_id = kNoId;
+    for (int c = 0; c < chunks_; c += kInFlight) {
+      float4 loaded[kInFlight];
+      std::uint32_t removed[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int id = id_at(c + i);
+        const bool exists = c + i < chunks_ && id < vocab;
+        loaded[i] = exists ? four(logits, id, vocab, whole) : none();
+        removed[i] = exists ? removed_bits(never, id, vocab) : 0u;
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (removed[i] != 0) remove(loaded[i], removed[i]);
+        if (max_of(loaded[i]) <= best) continue;
+        const float in[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float own = in[j] == in[j] ? in[j] : -minus_infinity();
+          if (own > best) best = own, value = in[j], best_id = id_at(c + i) + j;
+        }
+      }
+    }
+    const std::uint64_t own_key = best_id == kNoId ? 0
+                                                   : static_cast<std::uint64_t>(order_of(best)) << 32 |
+                                                         static_cast<std::uint32_t>(kNoId - best_id);
+    std::uint64_t key = own_key;
+    for (int offset = 16; offset > 0; offset /= 2)
+      key = max(key, __shfl_xor_sync(kAll, key, offset));
+    if (lane_ == 0) shared_.warp_keys[warp_] = key;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int warp = 1; warp < kWarps; ++warp)
+        key = max(key, shared_.warp_keys[warp]);
+      shared_.given[0] = __longlong_as_double(static_cast<long long>(key));
+    }
+    const Gathered blocks = gather(1);
+    key = 0;
+    for (int block = 0; block < kBlocks; ++block)
+      key = max(key, static_cast<std::uint64_t>(__double_as_longlong(blocks[block][0])));
+    Sampled answer;
+    if (key == 0) {
+      answer.outcome = SampleOutcome::kNoneLeft;
+      answer.top = minus_infinity();
+      if (rank_ == 0 && threadIdx.x == 0) sampled = answer;
+      return;
+    }
+    if (own_key != key) return;
+    if (best == -minus_infinity()) answer.outcome = SampleOutcome::kNotFinite;
+    answer.id = best_id;
+    answer.logit = answer.top = value;
+    sampled = answer;
   }
 
   // The highest of the row from those of its warps.
@@ -370,6 +438,26 @@ class Row {
  private:
   __device__ float4& at(int chunk) const { return *reinterpret_cast<float4*>(values_ + chunk * kChunk); }
   __device__ int id_at(int chunk) const { return first_ + chunk * kChunk; }
+  __device__ static bool is_whole(const float* logits, int vocab) {
+    return vocab % 4 == 0 && reinterpret_cast<std::uintptr_t>(logits) % 16 == 0;
+  }
+  __device__ static void copy_async(float4& to, const float* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&to)), "l"(from)
+                 : "memory");
+  }
+  // Which of ids id .. id + 3 are never sampled, a bit each.
+  __device__ static std::uint32_t removed_bits(const std::uint32_t* never, int id, int vocab) {
+    return id < vocab ? never[id / 32] >> (id % 32) & 15u : 0u;
+  }
+  __device__ static void remove(float4& value, std::uint32_t bits) {
+    if (bits & 1u) value.x = minus_infinity();
+    if (bits & 2u) value.y = minus_infinity();
+    if (bits & 4u) value.z = minus_infinity();
+    if (bits & 8u) value.w = minus_infinity();
+  }
+  __device__ static float max_of(const float4& value) {
+    return max_or_nan(max_or_nan(value.x, value.y), max_or_nan(value.z, value.w));
+  }
   __device__ static float4 none() {
     return {minus_infinity(), minus_infinity(), minus_infinity(), minus_infinity()};
   }
@@ -499,22 +587,8 @@ __device__ double count(float value) {
   return value > minus_infinity() ? 1.0 : 0.0;
 }
 
-__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEach)
-    sample_kernel(StepData step, const float* logits, int vocab, const std::uint32_t* never,
-                  Sampled* sampled) {
-  extern __shared__ float4 dynamic[];
-  __shared__ Shared shared;
-  wait_for_inputs();
-  const int index = static_cast<int>(blockIdx.x) / kBlocks;
-  if (index >= step.counts[kSampleCount]) return;  // as does every block of the cluster
-  // No block may write to another one's memory before that has started.
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-  const SampleRow& asked = step.samples[index];
-  auto* const values = reinterpret_cast<float*>(dynamic);
-  auto* const undecided = reinterpret_cast<std::uint32_t*>(values + kWarps * segment_of(vocab));
-  Row row(values, undecided, vocab, shared);
-  const float warp_top = row.load(logits + static_cast<std::int64_t>(asked.row) * vocab, vocab, never);
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+// Answers one row, whose logits are in; `warp_top` is the highest of the warp's.
+__device__ void answer_row(Row& row, const SampleRow& asked, float warp_top, Sampled& sampled) {
   const float top = row.highest(warp_top);
 
   Sampled answer;
@@ -522,12 +596,12 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEac
   const auto is_wrong = [](float value) { return !(value < -minus_infinity()); };
   if (is_wrong(top)) {
     answer.outcome = SampleOutcome::kNotFinite;
-    if (row.first_of(is_wrong(warp_top), is_wrong, answer.id, answer.logit)) sampled[index] = answer;
+    if (row.first_of(is_wrong(warp_top), is_wrong, answer.id, answer.logit)) sampled = answer;
     return;
   }
   if (top == minus_infinity()) {
     answer.outcome = SampleOutcome::kNoneLeft;
-    if (blockIdx.x % kBlocks == 0 && threadIdx.x == 0) sampled[index] = answer;
+    if (blockIdx.x % kBlocks == 0 && threadIdx.x == 0) sampled = answer;
     return;
   }
   const bool filters = asked.min_p > 0 || asked.top_k > 0 || asked.top_p < 1;
@@ -540,7 +614,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEac
   if (asked.temperature == 0) {
     if (row.first_of(
             warp_top == top, [&](float value) { return value == top; }, answer.id, answer.logit))
-      sampled[index] = answer;
+      sampled = answer;
     return;
   }
   const Weight weigh(top, asked.temperature);
@@ -567,7 +641,35 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEac
     sum = row.sum_over(weight);
   }
   if (asked.wants_exp_sum != 0 && same_sum) answer.exp_sum = sum.total;
-  if (row.draw(weight, sum, asked.uniform, answer.id, answer.logit)) sampled[index] = answer;
+  if (row.draw(weight, sum, asked.uniform, answer.id, answer.logit)) sampled = answer;
+}
+
+// A cluster answers every gridDim / kBlocks-th row.
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEach)
+    sample_kernel(StepData step, const float* logits, int vocab, const std::uint32_t* never,
+                  Sampled* sampled) {
+  extern __shared__ float4 dynamic[];
+  __shared__ Shared shared;
+  wait_for_inputs();
+  const int first = static_cast<int>(blockIdx.x) / kBlocks;
+  const int count = step.counts[kSampleCount];
+  if (first >= count) return;  // as does every block of the cluster
+  // No block may write to another one's memory before that has started.
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  auto* const values = reinterpret_cast<float*>(dynamic);
+  auto* const undecided = reinterpret_cast<std::uint32_t*>(values + kWarps * segment_of(vocab));
+  Row row(values, undecided, vocab, shared);
+  for (int index = first; index < count; index += static_cast<int>(gridDim.x) / kBlocks) {
+    const SampleRow& asked = step.samples[index];
+    const float* const own = logits + static_cast<std::int64_t>(asked.row) * vocab;
+    const bool highest_only = asked.temperature == 0 && asked.wants_exp_sum == 0;
+    const float warp_top = highest_only ? 0.0f : row.load(own, vocab, never);
+    if (index == first) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    if (highest_only)
+      row.answer_highest(own, vocab, never, sampled[index]);
+    else
+      answer_row(row, asked, warp_top, sampled[index]);
+  }
 }
 
 }  // namespace
@@ -583,8 +685,16 @@ void sample_rows(const StepData& step, int most, const float* logits, int vocab,
                              static_cast<int>(shared));
   (void)cudaFuncSetAttribute(sample_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared);  // for kBlocksEach
-  launch_chained(sample_kernel, dim3(static_cast<unsigned>(kBlocks * most)), kThreads, shared, stream, step,
-                 logits, vocab, never, sampled);
+  // No more clusters than run at a time: each then has its share of rows, and waits for nothing between two.
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(kBlocks * most));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared;
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, sample_kernel, &config) != cudaSuccess || clusters < 1)
+    clusters = most;  // the launch says what is wrong
+  launch_chained(sample_kernel, dim3(static_cast<unsigned>(kBlocks * std::min(clusters, most))), kThreads,
+                 shared, stream, step, logits, vocab, never, sampled);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -119,11 +119,14 @@ struct Part {
   }
 };
 
-__device__ void count_digits(const Values& values, const Part& part, std::uint32_t prefix, int prefix_shift,
-                             int shift, int bits, Shared& shared) {
+__device__ inline void clear_counts(Shared& shared) {
   for (int i = threadIdx.x; i < kBins * kCopies / 4; i += kThreads)
     reinterpret_cast<uint4*>(shared.copies)[i] = {0, 0, 0, 0};
-  __syncthreads();
+}
+
+// The counts are clear.
+__device__ void count_digits(const Values& values, const Part& part, std::uint32_t prefix, int prefix_shift,
+                             int shift, int bits, Shared& shared) {
   const std::uint32_t mask = (1u << bits) - 1;
   const int copy = threadIdx.x % kCopies;
   part.each(values, [&](int, const std::uint32_t(&four)[kPerThread]) {
@@ -136,24 +139,35 @@ __device__ void count_digits(const Values& values, const Part& part, std::uint32
   __syncthreads();
 }
 
+// Takes a bin's count out of the copies, which are clear then.
+__device__ inline std::uint32_t take_bin(Shared& shared, int bin) {
+  uint4& copies = reinterpret_cast<uint4*>(shared.copies)[bin];
+  const uint4 four = copies;
+  copies = {0, 0, 0, 0};
+  return four.x + four.y + four.z + four.w;
+}
+
 // Finds the digit of the `wanted`-th largest: shared.digit, .above (values in larger digits), .inside (values in it), and .total. Every
-// block of the cluster finds the same.
+// block of the cluster finds the same. The counts are clear afterwards.
 __device__ void find_digit(groups::cluster_group& cluster, int pass, std::uint32_t wanted, Shared& shared) {
-  std::uint32_t* bins = shared.bins[pass % 2];
-  for (int bin = threadIdx.x; bin < kBins; bin += kThreads) {
-    const uint4 four = reinterpret_cast<const uint4*>(shared.copies)[bin];
-    bins[bin] = four.x + four.y + four.z + four.w;
-  }
-  cluster.sync();
   // Thread t has bins from the top: kBins - 1 - 2 t and the one below.
+  const int top = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
   std::uint32_t own[2] = {0, 0};
+  if (cluster.num_blocks() == 1) {
+    own[0] = take_bin(shared, top);
+    own[1] = take_bin(shared, top - 1);
+  } else {
+    std::uint32_t* bins = shared.bins[pass % 2];
+    for (int bin = threadIdx.x; bin < kBins; bin += kThreads)
+      bins[bin] = take_bin(shared, bin);
+    cluster.sync();
 #pragma unroll
-  for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
-    if (rank >= cluster.num_blocks()) continue;
-    const uint2 theirs =
-        reinterpret_cast<const uint2*>(cluster.map_shared_rank(bins, rank))[kBins / 2 - 1 - threadIdx.x];
-    own[0] += theirs.y;
-    own[1] += theirs.x;
+    for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
+      if (rank >= cluster.num_blocks()) continue;
+      const uint2 theirs = reinterpret_cast<const uint2*>(cluster.map_shared_rank(bins, rank))[top / 2];
+      own[0] += theirs.y;
+      own[1] += theirs.x;
+    }
   }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   std::uint32_t sum = own[0] + own[1];
@@ -211,12 +225,17 @@ __device__ void write_taken(groups::cluster_group& cluster, const Values& values
                             std::uint32_t threshold, std::uint32_t equals, std::int32_t* out, int columns,
                             Shared& shared) {
   std::uint32_t larger = 0, equal = 0, all = 0;
+  const bool shared_row = cluster.num_blocks() > 1;
+  if (shared_row) {
+    count_taken(values, part, threshold, shared);
+    cluster.sync();
 #pragma unroll
-  for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
-    if (rank >= cluster.num_blocks()) continue;
-    const std::uint32_t* theirs = cluster.map_shared_rank(shared.taken, rank);
-    if (rank < cluster.block_rank()) larger += theirs[0], equal += theirs[1];
-    all += theirs[0];
+    for (unsigned rank = 0; rank < kMostBlocks; ++rank) {
+      if (rank >= cluster.num_blocks()) continue;
+      const std::uint32_t* theirs = cluster.map_shared_rank(shared.taken, rank);
+      if (rank < cluster.block_rank()) larger += theirs[0], equal += theirs[1];
+      all += theirs[0];
+    }
   }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   int turn = 0;
@@ -252,10 +271,11 @@ __device__ void write_taken(groups::cluster_group& cluster, const Values& values
     larger += total >> 16, equal += total & 0xffffu;
     turn ^= 1;
   });
-  const int filled = static_cast<int>(all + equals);
+  const int filled = static_cast<int>((shared_row ? all : larger) + equals);
   for (int i = filled + static_cast<int>(cluster.thread_rank()); i < columns;
        i += static_cast<int>(cluster.num_threads()))
     out[i] = -1;
+  if (shared_row) cluster.sync();  // a block stays while others read its counts
 }
 
 // All of `count` values are taken.
@@ -265,16 +285,21 @@ __device__ void take_all(const Values& values, std::int32_t* out, int columns) {
 }
 
 __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ const Selection selection) {
-  wait_for_inputs();
+  // The launch before, of scores or of another selection of them, has waited for all before it: the step is there already.
   extern __shared__ __align__(16) std::uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
   groups::cluster_group cluster = groups::this_cluster();
   const int batch_row = static_cast<int>(blockIdx.x / cluster.num_blocks());
   const int row = selection.first_row + batch_row;
-  if (row >= selection.step.counts[selection.queries.count]) return;
-  const int token = token_row(selection.step, selection.queries.axis, row);
+  const bool exists = row < selection.step.counts[selection.queries.count];
+  int visible = 0;
+  if (exists)
+    visible = (selection.step.positions[token_row(selection.step, selection.queries.axis, row)] + 1) /
+              selection.ratio;
+  clear_counts(shared);
+  wait_for_inputs();
+  if (!exists) return;
   std::int32_t* out = selection.out + static_cast<std::int64_t>(row) * selection.columns;
-  const int visible = (selection.step.positions[token] + 1) / selection.ratio;
   Values values{selection.scores + static_cast<std::int64_t>(batch_row) * selection.stride, nullptr,
                 selection.block_size, visible, visible};
   const int blocks =
@@ -301,6 +326,7 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
   part.begin = min(static_cast<int>(cluster.block_rank()) * chunks_of_part, chunks) * kChunk;
   part.end = min(part.begin + chunks_of_part * kChunk, values.count);
   part.keep(values);
+  __syncthreads();  // the counts are clear
 
   std::uint32_t wanted = static_cast<std::uint32_t>(selection.columns), threshold = 0;
   int shift = 32;
@@ -314,7 +340,6 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
     wanted -= shared.above;
     const bool all_inside = all || wanted == shared.inside;
     if (all) threshold = 0;
-    __syncthreads();
     if (!all_inside) continue;
     // Where all values of a digit are taken, none needs to be told from its equals.
     threshold <<= shift;
@@ -322,10 +347,7 @@ __global__ void __launch_bounds__(kThreads) selection_kernel(__grid_constant__ c
     wanted = 0;
     break;
   }
-  count_taken(values, part, threshold, shared);
-  cluster.sync();
   write_taken(cluster, values, part, threshold, wanted, out, selection.columns, shared);
-  cluster.sync();  // a block stays while others read its counts
 }
 
 }  // namespace

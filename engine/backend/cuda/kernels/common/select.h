@@ -32,7 +32,7 @@ struct Selection {
 };
 
 // Equal for every launch size: radix selection on the ordered bits counts with integers. Refuses (cudaErrorInvalidValue) shapes outside
-// the contract. multiprocessors: of the device.
+// the contract. multiprocessors: of the device. On a stream it follows the launch of its scores or of another selection of them.
 cudaError_t launch_selection(const Selection& selection, int multiprocessors, cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

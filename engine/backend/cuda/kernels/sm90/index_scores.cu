@@ -63,16 +63,18 @@ struct Scorer {
   int* entries;    // [kQueries]
   int warpgroup_index, warp, lane;
 
-  __device__ void load_run(const QueryRun& run) {
+  // `last`: the list of the run's last query.
+  __device__ void load_run(const QueryRun& run, const IndexList& last) {
     __syncthreads();
     for (int i = 0; i < kQueries; ++i)
       place_query<kColumns>(index, i < run.count ? run.first + i : -1, i * kHeads, operand);
     for (int i = threadIdx.x; i < kColumns; i += kThreads)
       weights[i] = i / kHeads < run.count ? index_weight(index, run.first + i / kHeads, i % kHeads) : 0.0f;
-    if (threadIdx.x < kQueries)
-      entries[threadIdx.x] = static_cast<int>(threadIdx.x) < run.count
-                                 ? index_list(index, run.first + static_cast<int>(threadIdx.x)).entries
-                                 : 0;
+    const int query = static_cast<int>(threadIdx.x);
+    if (query < kQueries)
+      entries[query] = query + 1 == run.count  ? last.entries
+                       : query + 1 < run.count ? index_list(index, run.first + query).entries
+                                               : 0;
     warpgroup::publish_writes();
     __syncthreads();
   }
@@ -107,6 +109,7 @@ struct Scorer {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       fetch(tile + i * stride, ahead[i]);
+    load_run(run, list);  // the first keys are on their way
     for (; tile < tiles; tile += stride) {
       const int rows[2] = {ahead[0].rows[0], ahead[0].rows[1]};
       std::uint32_t a[kIndexSteps][4];
@@ -195,10 +198,7 @@ __global__ void __launch_bounds__(kThreads) scores_kernel(__grid_constant__ cons
     if (row + 1 < end && sequence_at(row + 1) == sequence_at(row)) continue;
     // Rows of a sequence ascend, so its last query sees most.
     const int entries = index_list(index, row).entries;
-    if (static_cast<int>(blockIdx.x) * kWarpgroups * kKeysOfTile < entries) {
-      scorer.load_run(run);
-      scorer.score_run(run);
-    }
+    if (static_cast<int>(blockIdx.x) * kWarpgroups * kKeysOfTile < entries) scorer.score_run(run);
     run = {row + 1, 0};
   }
 #endif
