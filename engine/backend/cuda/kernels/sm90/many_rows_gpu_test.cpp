@@ -143,10 +143,14 @@ Weights make_weights(PackedCode code, int n, int k, CodeAt code_at, ExponentAt e
       if (code == PackedCode::kFp8)
         weights.scales[place] = static_cast<std::uint8_t>(exponent_at(tile, unit) + 120);
       if (code == PackedCode::kFp4)
-        for (int g = 0; g < 8; ++g)
-          for (int i = 0; i < 4; ++i)
-            weights.scales[place * 32 + static_cast<std::size_t>(g * 4 + i)] =
-                static_cast<std::uint8_t>(exponent_at(tile * 16 + g + i % 2 * 8, unit * 2 + i / 2) + 126);
+        for (int row = 0; row < 16; ++row) {
+          const auto field = [&](int block) { return exponent_at(tile * 16 + row, unit * 2 + block) + 126; };
+          const int half = field(0) << 7 | field(1) >> 1 | (field(1) & 1) << 15;
+          std::uint8_t* const bytes =
+              &weights.scales[place * 32 + static_cast<std::size_t>(row % 8 * 4 + row / 8 * 2)];
+          bytes[0] = static_cast<std::uint8_t>(half);
+          bytes[1] = static_cast<std::uint8_t>(half >> 8);
+        }
     }
   return weights;
 }
