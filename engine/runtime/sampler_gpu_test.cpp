@@ -196,10 +196,26 @@ std::vector<std::uint8_t> some_never(int vocab, Random& random) {
   return never;
 }
 
+// What the search for a cut's lowest logit must bear: weights that say nothing of logits, and targets at both ends.
+std::vector<SamplingParams> extreme_filters() {
+  std::vector<SamplingParams> all;
+  for (const double temperature : {1e-300, 1e-25, 1e-12, 0.02, 1.0, 100.0, 1e25, 1e300})
+    for (const double top_p : {1e-9, 0.5, 0.95, 0.9999999})
+      for (const int top_k : {0, 2, 100'000}) {
+        SamplingParams params;
+        params.temperature = temperature;
+        params.top_p = top_p;
+        params.top_k = top_k;
+        params.min_p = all.size() % 5 == 0 ? 0.9 : 0.0;
+        all.push_back(params);
+      }
+  return all;
+}
+
 std::vector<Asked> rows_of(int vocab, int count, int first_pattern,
-                           const std::shared_ptr<const std::vector<std::uint8_t>>& never, Random& random) {
+                           const std::shared_ptr<const std::vector<std::uint8_t>>& never, Random& random,
+                           const std::vector<SamplingParams>& parameters = all_parameters()) {
   std::vector<Asked> rows;
-  const auto parameters = all_parameters();
   for (int i = 0; i < count; ++i) {
     const auto& params = parameters[static_cast<size_t>(i) % parameters.size()];
     const auto& pattern = kPatterns[static_cast<size_t>(first_pattern + i) % std::size(kPatterns)];
@@ -301,6 +317,29 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, SamplerGpuTest,
                          ::testing::Values(1, 2, 3, 97, 128, 129, 1024, 4099, 12'292, 129'280, 129'283,
                                            300'000),
                          [](const auto& entry) { return "of_" + std::to_string(entry.param); });
+
+TEST_F(SamplerGpuTest, FiltersAtTheExtremes) {
+  const auto parameters = extreme_filters();
+  for (const int vocab : {3, 300, 20'000}) {
+    Random random{static_cast<std::uint64_t>(vocab)};
+    const auto never = std::make_shared<const std::vector<std::uint8_t>>(some_never(vocab, random));
+    for (int turn = 0; turn < static_cast<int>(std::size(kPatterns)); ++turn) {
+      const auto rows = rows_of(vocab, static_cast<int>(parameters.size()), turn, never, random, parameters);
+      std::vector<const Asked*> all;
+      std::vector<int> places;
+      for (const Asked& asked : rows) {
+        places.push_back(static_cast<int>(all.size()));
+        all.push_back(&asked);
+      }
+      const std::vector<Sampled> sampled = run(DeviceRows(all, places), *never);
+      for (size_t i = 0; i < rows.size() && !HasFailure(); ++i) {
+        SCOPED_TRACE("vocabulary " + std::to_string(vocab) + ", turn " + std::to_string(turn) + ", row " +
+                     std::to_string(i) + ": " + rows[i].name);
+        expect_as_host(rows[i], sampled[i]);
+      }
+    }
+  }
+}
 
 // Draws over a whole row, so that each tile is drawn from.
 TEST_F(SamplerGpuTest, DrawsReachEveryTile) {

@@ -159,7 +159,7 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
                    count = static_cast<int>(node.weights.size())](const Launch& launch) {
     const Assignment assignment = assignment_in(*scratch, experts, pairs);
     assign_experts(step->data(), launch.sized(rows), ids, experts, top_k, assignment, launch.stream);
-    experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment,
+    experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment, false,
                 device->multiprocessors(), launch.stream);
   });
 }
@@ -261,9 +261,10 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
           device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
           device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
         } else {
-          experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, device->multiprocessors(),
+          experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, false,
+                      device->multiprocessors(), launch.stream);
+          experts_few(sized, &last, 1, top_k, 1, {}, t, assignment, true, device->multiprocessors(),
                       launch.stream);
-          experts_few(sized, &last, 1, top_k, 1, {}, t, assignment, device->multiprocessors(), launch.stream);
         }
       });
 }

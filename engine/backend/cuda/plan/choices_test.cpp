@@ -27,11 +27,11 @@ TEST(Choices, Attention) {
     AttentionVariant variant;
   } kTable[] = {
       // Hopper, heads of the released models, from so many queries on.
-      {RecordCode::kNvfp4, 64, 31, 90, AttentionVariant::kSplit},
-      {RecordCode::kNvfp4, 64, 32, 90, AttentionVariant::kFused},
-      {RecordCode::kFp8, 128, 63, 90, AttentionVariant::kSplit},
-      {RecordCode::kFp8, 128, 64, 90, AttentionVariant::kFused},
-      {RecordCode::kBf16, 64, 64, 90, AttentionVariant::kFused},
+      {RecordCode::kNvfp4, 64, 63, 90, AttentionVariant::kSplit},
+      {RecordCode::kNvfp4, 64, 64, 90, AttentionVariant::kFused},
+      {RecordCode::kFp8, 128, 127, 90, AttentionVariant::kSplit},
+      {RecordCode::kFp8, 128, 128, 90, AttentionVariant::kFused},
+      {RecordCode::kBf16, 64, 128, 90, AttentionVariant::kFused},
       // Few heads would be padded.
       {RecordCode::kNvfp4, 32, 8192, 90, AttentionVariant::kSplit},
       {RecordCode::kNvfp4, 33, 8192, 90, AttentionVariant::kFused},

@@ -58,7 +58,7 @@ enum class AttentionVariant : int {
 // The variant for a device of compute capability major.minor and this shape.
 constexpr AttentionVariant choose_attention(const SparseAttention& attention, int major, int minor) {
   // wgmma takes 64 heads at a time; with fewer than 33 half of it would be padding. Where the two cross depends on how long a key takes to decode.
-  const int fewest_fused_queries = attention.rows.shape.code == RecordCode::kNvfp4 ? 32 : 64;
+  const int fewest_fused_queries = attention.rows.shape.code == RecordCode::kNvfp4 ? 64 : 128;
   const bool hopper = major == 9 && minor == 0;
   return hopper && attention.heads > 32 && attention.queries.most >= fewest_fused_queries
              ? AttentionVariant::kFused

@@ -22,10 +22,10 @@ struct StackPlan {
 
 constexpr int kWarps = 16;
 
-// Blocks take equal shares of the tiles of all passes.
-template <PackedCode kOfWeights, bool kActivated>
+// Blocks take equal shares of the tiles of all passes. kAhead: the assignment is there before the inputs are.
+template <PackedCode kOfWeights, bool kActivated, bool kAhead>
 struct ExpertSource {
-  static constexpr bool kKnownAhead = false, kOneCode = true;
+  static constexpr bool kKnownAhead = kAhead, kOneCode = true;
   static constexpr PackedCode kCode = kOfWeights;
   const StackPlan& plan;
   const Values& x;
@@ -38,6 +38,11 @@ struct ExpertSource {
     int row = 0, row_end = 0;  // pairs
   };
   __device__ const PackedMatrix& matrix() const { return plan.parts[0].weight.matrix; }
+  __device__ void take_share() {
+    const std::int64_t items = static_cast<std::int64_t>(*assignment.active_count) * matrix().tiles();
+    first_item = static_cast<int>(items * blockIdx.x / gridDim.x);
+    last_item = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
+  }
   __device__ bool first(Place& place) const {
     place.item = first_item;
     return enter(place);
@@ -115,36 +120,38 @@ struct ExpertSource {
   }
 };
 
-template <PackedCode kCode, bool kActivated>
+template <PackedCode kCode, bool kActivated, bool kAhead>
 __global__ void __launch_bounds__((kWarps + 1) * 32, 1)
     stack_kernel(__grid_constant__ const StackPlan plan, Values x, Assignment assignment) {
   extern __shared__ __align__(16) std::uint8_t shared[];
-  ExpertSource<kCode, kActivated> source{plan, x, assignment};
-  stream_weights<ExpertSource<kCode, kActivated>, kWarps>(source, plan.shape, shared, [&] {
+  using Source = ExpertSource<kCode, kActivated, kAhead>;
+  Source source{plan, x, assignment};
+  if constexpr (kAhead) source.take_share();
+  stream_weights<Source, kWarps>(source, plan.shape, shared, [&] {
     wait_for_inputs();
-    const std::int64_t items = static_cast<std::int64_t>(*assignment.active_count) * source.matrix().tiles();
-    source.first_item = static_cast<int>(items * blockIdx.x / gridDim.x);
-    source.last_item = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
+    if constexpr (!kAhead) source.take_share();
     return source.first_item < source.last_item;
   });
 }
 
-template <PackedCode kCode, bool kActivated>
+template <PackedCode kCode, bool kActivated, bool kAhead>
 void launch_stack(const StackPlan& plan, std::int64_t most_items, int multiprocessors, Values x,
                   Assignment assignment, cudaStream_t stream) {
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      stack_kernel<kCode, kActivated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStreamShared);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(stack_kernel<kCode, kActivated, kAhead>,
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStreamShared);
   (void)allowed;  // a refusal shows at the launch
   const auto blocks = std::min<std::int64_t>(multiprocessors, most_items);
-  launch_chained(stack_kernel<kCode, kActivated>, dim3(static_cast<unsigned>(blocks)), (kWarps + 1) * 32,
-                 static_cast<std::size_t>(plan.shape.bytes), stream, plan, x, assignment);
+  launch_chained(stack_kernel<kCode, kActivated, kAhead>, dim3(static_cast<unsigned>(blocks)),
+                 (kWarps + 1) * 32, static_cast<std::size_t>(plan.shape.bytes), stream, plan, x, assignment);
 }
 
-template <bool kActivated>
+template <bool kActivated, bool kAhead>
 void launch_stack(const StackPlan& plan, std::int64_t most_items, int multiprocessors, Values x,
                   Assignment assignment, cudaStream_t stream) {
   const auto run = [&](auto code) {
-    launch_stack<decltype(code)::value, kActivated>(plan, most_items, multiprocessors, x, assignment, stream);
+    launch_stack<decltype(code)::value, kActivated, kAhead>(plan, most_items, multiprocessors, x, assignment,
+                                                            stream);
   };
   switch (plan.parts[0].weight.matrix.code) {
     case PackedCode::kFp4: return run(std::integral_constant<PackedCode, PackedCode::kFp4>());
@@ -180,8 +187,8 @@ bool experts_fit(std::int64_t k) {
 }
 
 void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
-                 Activation activation, Values x, Assignment assignment, int multiprocessors,
-                 cudaStream_t stream) {
+                 Activation activation, Values x, Assignment assignment, bool assigned_before,
+                 int multiprocessors, cudaStream_t stream) {
   if (rows.most <= 0) return;
   StackPlan plan = {};
   plan.share = share;
@@ -193,12 +200,16 @@ void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, in
   if (activation.fused) {
     plan.parts[0] = parts[0];
     plan.parts[1] = parts[1];
-    launch_stack<true>(plan, most_items, multiprocessors, x, assignment, stream);
+    launch_stack<true, false>(plan, most_items, multiprocessors, x, assignment, stream);
     return;
   }
   for (int i = 0; i < count; ++i) {
     plan.parts[0] = parts[i];
-    launch_stack<false>(plan, most_items, multiprocessors, x, assignment, stream);
+    // A launch of a stack waits for the assignment before it lets the next one start.
+    if (assigned_before || i > 0)
+      launch_stack<false, true>(plan, most_items, multiprocessors, x, assignment, stream);
+    else
+      launch_stack<false, false>(plan, most_items, multiprocessors, x, assignment, stream);
   }
 }
 

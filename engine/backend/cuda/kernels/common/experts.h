@@ -68,9 +68,11 @@ struct Activation {
   const float* weights = nullptr;  // [pairs], or null
 };
 // Up to 8 rows of an expert read its weights once. multiprocessors: of the device.
+// assigned_before: the launch before on the stream is another of these with the same assignment. Then weights are on their way
+// while that one still runs.
 void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
-                 Activation activation, Values x, Assignment assignment, int multiprocessors,
-                 cudaStream_t stream);
+                 Activation activation, Values x, Assignment assignment, bool assigned_before,
+                 int multiprocessors, cudaStream_t stream);
 // Do experts of so many columns fit into a block's shared memory?
 bool experts_fit(std::int64_t k);
 // The same on the checkpoint's layout, sums in f64 ascending. data and scales [experts] are device arrays of addresses.

@@ -3,16 +3,16 @@
 //
 // Sums have one order: a lane's values ascending, the lanes of a warp by a butterfly, then warps and blocks ascending. top_k and top_p
 // are the same search: of the candidates the fewest, from the highest down, whose measure (1 or the weight) reaches a target. It
-// finds the lowest logit that stays three bits at a time; a thread knows which of its values are still undecided.
+// counts values in bins, whose weights have bounds, and looks closer at the bins that may hold the lowest value that stays.
 #include <cooperative_groups.h>
 
 #include <algorithm>
 
 #include "backend/cuda/kernels/common/device.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/sample_weights.cuh"
 #include "backend/cuda/kernels/common/sampler.h"
 #include "backend/cuda/kernels/common/shared_memory.cuh"
-#include "base/math.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -23,12 +23,11 @@ namespace groups = cooperative_groups;
 constexpr int kBlocks = 8;  // of a cluster
 constexpr int kThreads = 384;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocksEach = 3;     // of a multiprocessor: one computes while another's logits come
-constexpr int kChunk = 128;        // ids of a warp at a time, four a lane
-constexpr int kInFlight = 6;       // chunks that a thread loads into registers at a time
-constexpr int kFetched = 16;       // chunks on their way to shared memory at a time
-constexpr int kFlaggedChunks = 8;  // whose values one word of flags covers
-constexpr int kBounds = 7;         // of digits of three bits: 1 to 7
+constexpr int kBlocksEach = 3;       // of a multiprocessor: one computes while another's logits come
+constexpr int kChunk = 128;          // ids of a warp at a time, four a lane
+constexpr int kInFlight = 6;         // chunks that a thread loads into registers at a time
+constexpr int kFetched = 16;         // chunks on their way to shared memory at a time
+constexpr int kBins = 2 * kThreads;  // of a level of the search, two a thread
 constexpr std::size_t kMostShared = 200 * 1024;
 
 constexpr unsigned kAll = 0xffffffffu;
@@ -38,90 +37,45 @@ __host__ __device__ constexpr int segment_of(int vocab) {
   constexpr int kSegments = kBlocks * kWarps;
   return ((vocab + kSegments - 1) / kSegments + kChunk - 1) / kChunk * kChunk;
 }
-__host__ __device__ constexpr int flag_words_of(int segment) {
-  return (segment / kChunk + kFlaggedChunks - 1) / kFlaggedChunks;
-}
+
 std::size_t shared_bytes(int vocab) {
-  const int segment = segment_of(vocab);
-  return sizeof(float) * static_cast<std::size_t>(kWarps) * static_cast<std::size_t>(segment) +
-         sizeof(std::uint32_t) * kThreads * static_cast<std::size_t>(flag_words_of(segment));
+  return sizeof(float) * static_cast<std::size_t>(kWarps) * static_cast<std::size_t>(segment_of(vocab));
 }
 
-__device__ inline float minus_infinity() {
-  return __int_as_float(static_cast<int>(0xff800000u));
+// Bins of the first level of a search: by how far a logit is below the highest, in units of the temperature, so that the weights
+// of a bin are near each other. Bin 0 is the highest.
+constexpr int kWideBins = 128;                  // past kNarrow
+constexpr float kNarrow = 16.0f, kWide = 0.7f;  // where they begin, and how wide they are: up to 105
+constexpr float kNarrowBins = (kBins - kWideBins) / kNarrow;  // of a unit
+constexpr double kFloatError =
+    1e-6;  // more than what the operations of distance_bin round, relative to the distance
+constexpr double kWeightError = 1e-4;  // more than what that makes of a weight
+
+__device__ inline int distance_bin(float logit, float top, float reciprocal) {
+  const float distance = __fmul_rn(__fsub_rn(top, logit), reciprocal);
+  if (distance < kNarrow)
+    return min(static_cast<int>(__fmul_rn(distance, kNarrowBins)), kBins - kWideBins - 1);
+  const float past = __fmul_rn(__fsub_rn(distance, kNarrow), 1.0f / kWide);
+  return kBins - kWideBins + static_cast<int>(fminf(past, kWideBins - 1.0f));
 }
-
-// NaN if either is.
-__device__ inline float max_or_nan(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
+// Where a bin begins; that of kBins is where the last one ends, though values past it are counted there.
+__device__ inline float bin_begin(int bin) {
+  constexpr int kFirstWide = kBins - kWideBins;
+  return bin < kFirstWide ? static_cast<float>(bin) / kNarrowBins
+                          : kNarrow + static_cast<float>(bin - kFirstWide) * kWide;
 }
-
-// Ascends with the value, equal where values are equal: -0 counts as 0.
-__device__ inline std::uint32_t order_of(float value) {
-  const std::uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
-  return bits ^ ((bits & 0x80000000u) != 0 ? 0xffffffffu : 0x80000000u);
-}
-__device__ inline float value_of(std::uint32_t order) {
-  return __uint_as_float(order ^ ((order & 0x80000000u) != 0 ? 0x80000000u : 0xffffffffu));
-}
-
-// exp_exact's bits for x <= 0. Where the result is normal, its two factors are one sum of exponents, and one product is exact.
-__device__ inline float exp_of_nonpositive(float x) {
-  if (!(x > -86.0f)) return x < -104.0f ? 0.0f : exp_exact(x);
-  const float t = __fadd_rn(__fmul_rn(x, kLog2E), kExpMagic);
-  const float n = __fsub_rn(t, kExpMagic);
-  const float a = __fmaf_rn(-n, kLn2High, x);
-  const float c = __fmul_rn(n, kLn2Low);
-  const float r = __fsub_rn(a, c);
-  const float e = __fsub_rn(__fsub_rn(a, r), c);
-  float q = __fadd_rn(__fmul_rn(kExpC4, r), kExpC3);
-  q = __fadd_rn(__fmul_rn(q, r), kExpC2);
-  q = __fadd_rn(__fmul_rn(q, r), kExpC1);
-  q = __fadd_rn(__fmul_rn(q, r), kExpC0);
-  const float p = __fadd_rn(1.0f, __fadd_rn(r, __fadd_rn(__fmul_rn(q, __fmul_rn(r, r)), e)));
-  // The last bits of t are those of the integer that was added to the magic number, which ends in zeros.
-  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
-}
-
-// A logit's weight: exp((logit - top) / temperature), the argument in double rounded once.
-class Weight {
- public:
-  __device__ Weight(float top, double temperature)
-      : top_(top),
-        plain_(temperature == 1),
-        divides_(!(temperature > 0x1p-1000 && temperature < 0x1p+1000)),
-        temperature_(temperature),
-        reciprocal_(1.0 / temperature) {}
-
-  __device__ float operator()(float logit) const { return exp_of_nonpositive(scaled(logit)); }
-
- private:
-  __device__ float scaled(float logit) const {
-    // A difference of two floats rounded to double and then to float is the one rounded to float.
-    if (plain_) return __fsub_rn(logit, top_);
-    const double difference = __dsub_rn(static_cast<double>(logit), static_cast<double>(top_));
-    if (!divides_) {
-      // Within 3 units in the last place of the quotient: the same float, unless half way between two floats is as near.
-      const double quotient = __dmul_rn(difference, reciprocal_);
-      const std::uint32_t below = static_cast<std::uint32_t>(__double2loint(quotient)) & 0x1fffffffu;
-      if (below - 0x0ffffff8u > 16u) return __double2float_rn(quotient);
-    }
-    return __double2float_rn(__ddiv_rn(difference, temperature_));
-  }
-
-  float top_;
-  bool plain_, divides_;
-  double temperature_, reciprocal_;
-};
 
 struct Shared {
-  double slots[2][kBlocks][kBounds];  // what each block of the cluster gave; every second time the same
-  double given[kBounds];              // what this block gives
-  double warp_bounds[kWarps][kBounds];
+  double slots[2][kBlocks];  // what each block of the cluster gave; every second time the same
+  double given;              // what this block gives
   double warp_sums[kWarps];
+  double warp_bounds[2][kWarps];
+  double found_before;
   std::uint64_t warp_keys[kWarps];
+  std::uint32_t counts[2][kThreads];  // of bins, two a word: one level's while the next one's are cleared
+  std::uint32_t found_count;
+  int reached[2];  // first bins at whose end the target may be reached, and is
+  int last;        // bin that is not empty
   float warp_tops[kWarps];
   int warp_ids[kWarps];
 };
@@ -159,17 +113,25 @@ __device__ inline Place place_of(double drawn, double before, int count, const P
   return place;
 }
 
-using Gathered = const double (*)[kBounds];  // [kBlocks]
+using Gathered = const double*;  // [kBlocks]
 
 struct Sum {
   double before, total;  // of the blocks before this one, of the row
   Gathered blocks;       // until the gather after the next
 };
 
+// What a search knows: the lowest value that stays has an order in [low, high]; `above` is the measure of values above `decided`,
+// which is high or more.
+struct Search {
+  std::uint32_t low, high, decided;
+  double above;
+};
+enum class Level { kByDistance, kByOrder, kSumOnly };
+
 // One row as a thread of its cluster sees it.
 class Row {
  public:
-  __device__ Row(float* values, std::uint32_t* undecided, int vocab, Shared& shared)
+  __device__ Row(float* values, int vocab, Shared& shared)
       : cluster_(groups::this_cluster()),
         shared_(shared),
         rank_(static_cast<int>(cluster_.block_rank())),
@@ -181,7 +143,7 @@ class Row {
     chunks_ = (ids + kChunk - 1) / kChunk;
     first_ = first + 4 * lane_;
     values_ = values + warp_ * segment + 4 * lane_;
-    undecided_ = undecided + threadIdx.x;
+    shared_.counts[0][threadIdx.x] = shared_.counts[1][threadIdx.x] = 0;
   }
 
   // Takes the logits in; ids that do not exist or are never sampled get -inf. The highest of the warp, NaN if one is.
@@ -259,12 +221,12 @@ class Row {
     if (threadIdx.x == 0) {
       for (int warp = 1; warp < kWarps; ++warp)
         key = max(key, shared_.warp_keys[warp]);
-      shared_.given[0] = __longlong_as_double(static_cast<long long>(key));
+      shared_.given = __longlong_as_double(static_cast<long long>(key));
     }
-    const Gathered blocks = gather(1);
+    const Gathered blocks = gather();
     key = 0;
     for (int block = 0; block < kBlocks; ++block)
-      key = max(key, static_cast<std::uint64_t>(__double_as_longlong(blocks[block][0])));
+      key = max(key, static_cast<std::uint64_t>(__double_as_longlong(blocks[block])));
     Sampled answer;
     if (key == 0) {
       answer.outcome = SampleOutcome::kNoneLeft;
@@ -287,12 +249,12 @@ class Row {
       float top = shared_.warp_tops[0];
       for (int warp = 1; warp < kWarps; ++warp)
         top = max_or_nan(top, shared_.warp_tops[warp]);
-      shared_.given[0] = static_cast<double>(top);
+      shared_.given = static_cast<double>(top);
     }
-    const Gathered blocks = gather(1);
-    float top = static_cast<float>(blocks[0][0]);
+    const Gathered blocks = gather();
+    float top = static_cast<float>(blocks[0]);
     for (int block = 1; block < kBlocks; ++block)
-      top = max_or_nan(top, static_cast<float>(blocks[block][0]));
+      top = max_or_nan(top, static_cast<float>(blocks[block]));
     return top;
   }
 
@@ -317,95 +279,93 @@ class Row {
       int lowest = kNoId;
       for (int warp = 0; warp < kWarps; ++warp)
         lowest = min(lowest, shared_.warp_ids[warp]);
-      shared_.given[0] = static_cast<double>(lowest);
+      shared_.given = static_cast<double>(lowest);
     }
-    const Gathered blocks = gather(1);
-    double lowest = blocks[0][0];
+    const Gathered blocks = gather();
+    double lowest = blocks[0];
     for (int block = 1; block < kBlocks; ++block)
-      lowest = fmin(lowest, blocks[block][0]);
+      lowest = fmin(lowest, blocks[block]);
     return id != kNoId && static_cast<double>(id) == lowest;
   }
 
-  // `kChanges`: the measure takes a reference, and what it leaves there stays.
-  template <bool kChanges = false, class Measure>
-  __device__ Sum sum_over(const Measure& measure) {
+  // The sum of the weights; values of a weight below `least` are removed.
+  __device__ Sum sum_weights(const Weight& weigh, float least) {
     double own = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int c = 0; c < chunks_; ++c) {
+      float weights[4];
       float4 four = at(c);
-      own += measure(four.x);
-      own += measure(four.y);
-      own += measure(four.z);
-      own += measure(four.w);
-      if constexpr (kChanges) at(c) = four;
+      weigh.four(four, weights);
+      if (least > 0) {
+        if (weights[0] < least) four.x = minus_infinity(), weights[0] = 0;
+        if (weights[1] < least) four.y = minus_infinity(), weights[1] = 0;
+        if (weights[2] < least) four.z = minus_infinity(), weights[2] = 0;
+        if (weights[3] < least) four.w = minus_infinity(), weights[3] = 0;
+        at(c) = four;
+      }
+#pragma unroll
+      for (const float weight : weights)
+        own += static_cast<double>(weight);
     }
-    own = butterfly_sum(own);
-    __syncthreads();  // other warps may still read the sums before
-    if (lane_ == 0) shared_.warp_sums[warp_] = own;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      double total = 0;
-      for (int warp = 0; warp < kWarps; ++warp)
-        total += shared_.warp_sums[warp];
-      shared_.given[0] = total;
-    }
-    Sum sum{0, 0, gather(1)};
-    for (int block = 0; block < kBlocks; ++block) {
-      if (block == rank_) sum.before = sum.total;
-      sum.total += sum.blocks[block][0];
-    }
-    return sum;
+    return sum_of(own);
   }
 
   // Keeps the fewest values, from the highest down and of equal ones from the lowest id up, whose measure reaches `target`; all, if
-  // it does not. measure > 0 for every value above -inf; 0 < target.
-  template <class Measure>
-  __device__ void keep_highest(const Measure& measure, double target) {
-    begin_undecided();
-    std::uint32_t lowest = 0;  // leading bits of the lowest that stays
-    double above = 0;          // measure of the values that are above those
-    for (int shift = 30; shift >= 0; shift -= 3) {
-      sum_digits(measure, lowest, shift);
-      const Gathered blocks = gather(kBounds);
-      std::uint32_t digit = 0;
-      double higher = 0;  // measure of larger digits
+  // it does not. The measure is 1 or, if `weighted`, the weight; every value above -inf has a weight above 0; 0 < target.
+  __device__ void keep_highest(const Weight& weigh, bool weighted, double target) {
+    constexpr std::uint32_t kLowestOrder = 0x00800000u;  // of a finite value
+    const double temperature = weigh.temperature();
+    // A weight above 0 is of a logit less than 104 temperatures below the highest.
+    Search search = {
+        max(kLowestOrder, order_of(__double2float_rd(static_cast<double>(weigh.top()) - 105 * temperature))),
+        order_of(weigh.top()), kAll, 0.0};
+    Level level = temperature > 1e-20 && temperature < 1e20 ? Level::kByDistance : Level::kByOrder;
+    int shift = 0, bin = 0;
 #pragma unroll 1
-      for (int bound = kBounds - 1; bound >= 0; --bound) {
-        double sum = 0;
-        for (int block = 0; block < kBlocks; ++block)
-          sum += blocks[block][bound];
-        if (above + sum >= target) {
-          digit = static_cast<std::uint32_t>(bound) + 1;
-          break;
-        }
-        higher = sum;
-      }
-      above += higher;
-      lowest = lowest << 3 | digit;
-    }
-    const Sum equal = sum_over([&](float value) { return order_of(value) == lowest ? 1.0 : 0.0; });
-    int taken = static_cast<int>(equal.total);
-    if (taken > 0) {
-      const double each = measure(value_of(lowest));
-      for (int least = 1; least < taken;) {
-        const int middle = (least + taken) / 2;
-        if (above + middle * each >= target)
-          taken = middle;
+    while (true) {
+      if (level == Level::kByOrder) shift = shift_of(search.high - search.low);
+      Search looked = search;
+      if (level == Level::kSumOnly) looked.high = search.low + (search.high - search.low) / 2;
+      const Sum newly = sum_of(visit(weigh, weighted, looked, level, shift));
+      if (level == Level::kSumOnly) {
+        level = Level::kByOrder;
+        if (search.above + newly.total >= target)
+          search.low = looked.high + 1;
         else
-          least = middle + 1;
+          search = {search.low, looked.high, looked.high, search.above + newly.total};
+        continue;
       }
+      if (level == Level::kByOrder) search.above += newly.total, search.decided = search.high;
+      const bool exact = level == Level::kByOrder && shift == 0;
+      find_bins(weigh, weighted, search, level, shift, target);
+      const int last = shared_.last;
+      if (!weighted && shared_.reached[1] > last) return;  // fewer than are wanted
+      bin = min(shared_.reached[1], last);
+      const int first = min(shared_.reached[0], bin);
+      if (exact) break;
+      // Where bounds say little, the range is halved by a sum.
+      level = narrow(weigh, search, level, shift, first, bin) ? Level::kSumOnly : Level::kByOrder;
     }
-    double before = equal.before;
-    for (int warp = 0; warp < warp_; ++warp)
-      before += shared_.warp_sums[warp];
-    keep_from(lowest, taken - static_cast<int>(before));
+    const std::uint32_t lowest = search.high - static_cast<std::uint32_t>(bin);
+    const float value = value_of(lowest);
+    float weights[4] = {1, 1, 1, 1};
+    if (weighted) weigh.four({value, value, value, value}, weights);
+    const int equal = static_cast<int>(shared_.found_count);
+    int taken = equal;
+    for (int least = 1; least < taken;) {
+      const int middle = (least + taken) / 2;
+      if (shared_.found_before + middle * static_cast<double>(weights[0]) >= target)
+        taken = middle;
+      else
+        least = middle + 1;
+    }
+    keep_from(lowest, taken == equal ? taken : taken - equals_before(lowest));
   }
 
   // Draws an id by its weight. In one thread of the row true, with the id and its logit.
-  template <class Measure>
-  __device__ bool draw(const Measure& weight, const Sum& sum, double uniform, int& id, float& value) const {
+  __device__ bool draw(const Weight& weigh, const Sum& sum, double uniform, int& id, float& value) const {
     const double drawn = __dmul_rn(uniform, sum.total);
-    const Place block = place_of(drawn, 0.0, kBlocks, [&](int i) { return sum.blocks[i][0]; });
+    const Place block = place_of(drawn, 0.0, kBlocks, [&](int i) { return sum.blocks[i]; });
     if (block.index != rank_) return false;
     const Place warp = place_of(drawn, block.before, kWarps, [&](int i) { return shared_.warp_sums[i]; });
     if (warp.index != warp_) return false;
@@ -413,8 +373,11 @@ class Row {
     int owner = 0;
     for (int c = 0; c < chunks_; ++c) {
       const float4 four = at(c);
-      const double weights[4] = {weight(four.x), weight(four.y), weight(four.z), weight(four.w)};
-      const double own = ((weights[0] + weights[1]) + weights[2]) + weights[3];
+      float weights[4];
+      weigh.four(four, weights);
+      const double own = ((static_cast<double>(weights[0]) + static_cast<double>(weights[1])) +
+                          static_cast<double>(weights[2])) +
+                         static_cast<double>(weights[3]);
       const double up_to = scan_sum(own, lane_);
       const unsigned any = __ballot_sync(kAll, own > 0);
       const unsigned reached = __ballot_sync(kAll, own > 0 && drawn < before + up_to);
@@ -424,7 +387,8 @@ class Row {
         owner = reached != 0 ? __ffs(static_cast<int>(reached)) - 1 : 31 - __clz(static_cast<int>(any));
         if (lane_ == owner) {
           const double start = lane_ == 0 ? before : before + left;
-          const int i = place_of(drawn, start, 4, [&](int e) { return weights[e]; }).index;
+          const int i =
+              place_of(drawn, start, 4, [&](int e) { return static_cast<double>(weights[e]); }).index;
           id = id_at(c) + i;
           value = i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
         }
@@ -471,15 +435,11 @@ class Row {
     return loaded;
   }
 
-  // Gives shared.given[0, count) to all blocks of the cluster; what all of them gave.
-  __device__ Gathered gather(int count) {
+  // Gives shared.given to all blocks of the cluster; what all of them gave.
+  __device__ Gathered gather() {
     __syncthreads();
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < kBlocks * count) {
-      const int i = thread % count;
-      *cluster_.map_shared_rank(&shared_.slots[turn_][rank_][i], static_cast<unsigned>(thread / count)) =
-          shared_.given[i];
-    }
+    if (threadIdx.x < kBlocks)
+      *cluster_.map_shared_rank(&shared_.slots[turn_][rank_], threadIdx.x) = shared_.given;
     // A slot is written again two gathers later: its writer has then passed the barrier of the next one, which every
     // reader reaches only after it has read.
     cluster_.sync();
@@ -488,62 +448,196 @@ class Row {
     return gathered;
   }
 
-  // A flag a value: bit 4 (chunk % 8) + i of word chunk / 8.
-  __device__ void begin_undecided() {
-    for (int first = 0; first < chunks_; first += kFlaggedChunks) {
-      std::uint32_t flags = 0;
-      for (int c = first; c < min(chunks_, first + kFlaggedChunks); ++c) {
-        const float4 four = at(c);
-        const std::uint32_t own =
-            (four.x > minus_infinity() ? 1u : 0u) | (four.y > minus_infinity() ? 2u : 0u) |
-            (four.z > minus_infinity() ? 4u : 0u) | (four.w > minus_infinity() ? 8u : 0u);
-        flags |= own << (4 * (c - first));
+  __device__ Sum sum_of(double own) {
+    own = butterfly_sum(own);
+    __syncthreads();  // other warps may still read the sums before
+    if (lane_ == 0) shared_.warp_sums[warp_] = own;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      double total = 0;
+      for (int warp = 0; warp < kWarps; ++warp)
+        total += shared_.warp_sums[warp];
+      shared_.given = total;
+    }
+    Sum sum{0, 0, gather()};
+    for (int block = 0; block < kBlocks; ++block) {
+      if (block == rank_) sum.before = sum.total;
+      sum.total += sum.blocks[block];
+    }
+    return sum;
+  }
+
+  // The fewest bits that orders must lose for a range of them to have no more than kBins.
+  __device__ static int shift_of(std::uint32_t range) {
+    const int shift = max(0, 32 - __clz(static_cast<int>(range)) - 10);
+    return shift + ((range >> shift) >= kBins ? 1 : 0);
+  }
+
+  // Counts values between low and high in the level's bins, from the highest down. The measure of this thread's values above high
+  // that were not decided before.
+  __device__ double visit(const Weight& weigh, bool weighted, const Search& search, Level level, int shift) {
+    std::uint32_t* const counts = shared_.counts[level_];
+    const auto add = [&](int bin) { atomicAdd(&counts[bin / 2], 1u << (16 * (bin % 2))); };
+    const float reciprocal = static_cast<float>(1.0 / weigh.temperature());
+    double own = 0;
+#pragma unroll 1
+    for (int c = 0; c < chunks_; ++c) {
+      const float4 four = at(c);
+      const float in[4] = {four.x, four.y, four.z, four.w};
+      if (level == Level::kByDistance) {
+#pragma unroll
+        for (const float value : in)
+          if (value > minus_infinity()) add(distance_bin(value, weigh.top(), reciprocal));
+        continue;
       }
-      undecided_[first / kFlaggedChunks * kThreads] = flags;
+      bool any = false;
+      float newly[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t order = order_of(in[i]);
+        if (level == Level::kByOrder && order - search.low <= search.high - search.low)
+          add(static_cast<int>((search.high - order) >> shift));
+        const bool is_new = order > search.high && order <= search.decided;
+        newly[i] = is_new ? in[i] : minus_infinity();
+        any = any || is_new;
+      }
+      if (!any) continue;
+      float weights[4];
+      if (weighted)
+        weigh.four({newly[0], newly[1], newly[2], newly[3]}, weights);
+      else
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          weights[i] = newly[i] > minus_infinity() ? 1.0f : 0.0f;
+#pragma unroll
+      for (const float weight : weights)
+        own += static_cast<double>(weight);
+    }
+    return own;
+  }
+
+  // After visit() and a gather: shared.reached, .last, and, where bins are single values, .found_before and .found_count of bin
+  // min(reached[1], last). The same in every block.
+  __device__ void find_bins(const Weight& weigh, bool weighted, const Search& search, Level level, int shift,
+                            double target) {
+    const int first = 2 * static_cast<int>(threadIdx.x);
+    std::uint32_t counts[2] = {0, 0};
+#pragma unroll
+    for (unsigned block = 0; block < kBlocks; ++block) {
+      const std::uint32_t both = cluster_.map_shared_rank(shared_.counts[level_], block)[threadIdx.x];
+      counts[0] += both & 0xffffu;
+      counts[1] += both >> 16;
+    }
+    // Of the next level; what it had been filled with was read before the gather.
+    level_ ^= 1;
+    shared_.counts[level_][threadIdx.x] = 0;
+
+    double bounds[2][2];  // of each bin: what its measure is at most, at least
+    bin_bounds(weigh, weighted, search, level, shift, counts, bounds);
+    double before[2], scanned[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scanned[i] = scan_sum(bounds[0][i] + bounds[1][i], lane_);
+      const double left = __shfl_up_sync(kAll, scanned[i], 1);
+      before[i] = lane_ == 0 ? 0.0 : left;
+      if (lane_ == 31) shared_.warp_bounds[i][warp_] = scanned[i];
+    }
+    if (threadIdx.x == 0) shared_.reached[0] = shared_.reached[1] = kNoId, shared_.last = 0;
+    __syncthreads();
+    const int last = counts[1] > 0 ? first + 1 : counts[0] > 0 ? first : 0;
+    if (const int of_warp = __reduce_max_sync(kAll, last); lane_ == 0) atomicMax(&shared_.last, of_warp);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      double base = search.above;
+      for (int warp = 0; warp < warp_; ++warp)
+        base += shared_.warp_bounds[i][warp];
+      before[i] += base;
+      const bool at_first = counts[0] > 0 && before[i] + bounds[0][i] >= target;
+      const bool at_second = counts[1] > 0 && before[i] + (bounds[0][i] + bounds[1][i]) >= target;
+      const int reached = __reduce_min_sync(kAll, at_first ? first : at_second ? first + 1 : kNoId);
+      if (lane_ == 0 && reached != kNoId) atomicMin(&shared_.reached[i], reached);
+    }
+    __syncthreads();
+    const int found = min(shared_.reached[1], shared_.last);
+    if (found / 2 == static_cast<int>(threadIdx.x)) {
+      shared_.found_before = before[1] + (found == first ? 0.0 : bounds[0][1]);
+      shared_.found_count = found == first ? counts[0] : counts[1];
+    }
+    __syncthreads();
+  }
+
+  __device__ void bin_bounds(const Weight& weigh, bool weighted, const Search& search, Level level, int shift,
+                             const std::uint32_t (&counts)[2], double (&bounds)[2][2]) const {
+    const int first = 2 * static_cast<int>(threadIdx.x);
+    float weights[4] = {1, 1, 1, 1};  // the highest and the lowest of each bin
+    double error = 0;
+    if (weighted && level == Level::kByDistance) {
+      error = kWeightError;
+      weights[0] = -bin_begin(first), weights[1] = weights[2] = -bin_begin(first + 1);
+      weights[3] = first + 2 == kBins ? minus_infinity() : -bin_begin(first + 2);
+      exp_of_nonpositive(weights);
+    } else if (weighted) {
+      if (shift > 0) error = kFloatError;
+      float edges[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Bins that do not exist have no values.
+        const std::uint32_t highest =
+            counts[i] == 0 ? search.high : search.high - (static_cast<std::uint32_t>(first + i) << shift);
+        const std::uint32_t width = min(highest - search.low, (1u << shift) - 1);
+        edges[2 * i] = value_of(highest), edges[2 * i + 1] = value_of(highest - width);
+      }
+      weigh.four({edges[0], edges[1], edges[2], edges[3]}, weights);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      bounds[i][0] = counts[i] * (static_cast<double>(weights[2 * i]) * (1 + error));
+      bounds[i][1] = counts[i] * (static_cast<double>(weights[2 * i + 1]) * (1 - error));
     }
   }
 
-  // Decides about values whose leading bits are not `prefix`, and puts the measures of the others into shared.given[b]: of those
-  // whose next three bits (two at first) are more than b.
-  template <class Measure>
-  __device__ void sum_digits(const Measure& measure, std::uint32_t prefix, int shift) {
-    double sums[kBounds] = {};
-    bool any = false;
-    for (int first = 0; first < chunks_; first += kFlaggedChunks) {
-      std::uint32_t& flags = undecided_[first / kFlaggedChunks * kThreads];
-      std::uint32_t kept = 0;
-      for (std::uint32_t left = flags; left != 0; left &= left - 1) {
-        const int bit = __ffs(static_cast<int>(left)) - 1;
-        const float value = values_[(first + bit / 4) * kChunk + bit % 4];
-        const std::uint32_t order = order_of(value);
-        if (shift < 30 && order >> (shift + 3) != prefix) continue;
-        kept |= 1u << bit;
-        const int digit = static_cast<int>(order >> shift & 7u);
-        const double own = measure(value);
-#pragma unroll
-        for (int bound = 0; bound < kBounds; ++bound)
-          if (digit > bound) sums[bound] += own;
-      }
-      flags = kept;
-      any = any || kept != 0;
+  // Narrows [low, high] to bins first .. last of the level; whether another level of the same kind might not get much further.
+  __device__ static bool narrow(const Weight& weigh, Search& search, Level level, int shift, int first,
+                                int last) {
+    if (level == Level::kByDistance) {
+      const double top = static_cast<double>(weigh.top());
+      const double begin = weigh.temperature() * static_cast<double>(bin_begin(first));
+      const double end = weigh.temperature() * static_cast<double>(bin_begin(last + 1));
+      search.high = min(search.high, order_of(__double2float_ru(top - begin * (1 - kFloatError))));
+      if (last + 1 < kBins)
+        search.low = max(search.low, order_of(__double2float_rd(top - end * (1 + kFloatError))));
+      return false;
     }
-    if (__any_sync(kAll, any)) {
-#pragma unroll
-      for (int bound = 0; bound < kBounds; ++bound)
-        sums[bound] = butterfly_sum(sums[bound]);
+    const std::uint32_t lowest = search.high - (static_cast<std::uint32_t>(last) << shift);
+    search.low = lowest - min(lowest - search.low, (1u << shift) - 1);
+    search.high -= static_cast<std::uint32_t>(first) << shift;
+    return last - first + 1 > kBins / 2;
+  }
+
+  // Of the row's values of an order, those that come before this warp's.
+  __device__ int equals_before(std::uint32_t order) {
+    int own = 0;
+    for (int c = 0; c < chunks_; ++c) {
+      const float4 four = at(c);
+      own += (order_of(four.x) == order) + (order_of(four.y) == order) + (order_of(four.z) == order) +
+             (order_of(four.w) == order);
     }
-    if (lane_ == 0) {
-#pragma unroll
-      for (int bound = 0; bound < kBounds; ++bound)
-        shared_.warp_bounds[warp_][bound] = sums[bound];
-    }
+    own = static_cast<int>(__reduce_add_sync(kAll, static_cast<unsigned>(own)));
+    if (lane_ == 0) shared_.warp_ids[warp_] = own;
     __syncthreads();
-    if (threadIdx.x < kBounds) {
-      double total = 0;
+    if (threadIdx.x == 0) {
+      int total = 0;
       for (int warp = 0; warp < kWarps; ++warp)
-        total += shared_.warp_bounds[warp][threadIdx.x];
-      shared_.given[threadIdx.x] = total;
+        total += shared_.warp_ids[warp];
+      shared_.given = static_cast<double>(total);
     }
+    const Gathered blocks = gather();
+    int before = 0;
+    for (int block = 0; block < rank_; ++block)
+      before += static_cast<int>(blocks[block]);
+    for (int warp = 0; warp < warp_; ++warp)
+      before += shared_.warp_ids[warp];
+    return before;
   }
 
   // Removes values below `lowest`, and the warp's equal ones but the first `equal`, which may be less than none.
@@ -579,13 +673,9 @@ class Row {
   int chunks_;  // of the warp's segment that have ids
   int first_;   // id of the thread's first value
   float* values_;
-  std::uint32_t* undecided_;
-  int turn_ = 0;
+  int turn_ = 0;   // of the slots
+  int level_ = 0;  // whose counts are clear
 };
-
-__device__ double count(float value) {
-  return value > minus_infinity() ? 1.0 : 0.0;
-}
 
 // Answers one row, whose logits are in; `warp_top` is the highest of the warp's.
 __device__ void answer_row(Row& row, const SampleRow& asked, float warp_top, Sampled& sampled) {
@@ -605,43 +695,39 @@ __device__ void answer_row(Row& row, const SampleRow& asked, float warp_top, Sam
     return;
   }
   const bool filters = asked.min_p > 0 || asked.top_k > 0 || asked.top_p < 1;
-  const bool same_sum = asked.temperature == 1 && !filters;
-  if (asked.wants_exp_sum != 0 && !same_sum)
-    answer.exp_sum = row.sum_over([&](float value) {
-                          return static_cast<double>(exp_of_nonpositive(__fsub_rn(value, top)));
-                        })
-                         .total;
-  if (asked.temperature == 0) {
-    if (row.first_of(
-            warp_top == top, [&](float value) { return value == top; }, answer.id, answer.logit))
+  // In float: what is at least min_p is at least the next float from there up. A candidate's weight is not 0.
+  const float least = filters ? fmaxf(__double2float_ru(asked.min_p), 0x1p-149f) : 0.0f;
+  // The sums that a row needs, each made by the same code: of all values at temperature 1; then of the candidates, and of what
+  // top_k and top_p leave of them.
+  enum Stage { kAllValues, kCandidates, kTopK, kTopP, kEnd };
+  const bool draws = asked.temperature > 0, same_sum = asked.temperature == 1 && !filters;
+  const auto needed = [&](int stage) {
+    switch (stage) {
+      case kAllValues: return asked.wants_exp_sum != 0 && !same_sum;
+      case kCandidates: return draws;
+      case kTopK: return draws && asked.top_k > 0;
+      default: return draws && asked.top_p < 1;
+    }
+  };
+  Sum sum{};
+#pragma unroll 1
+  for (int stage = kAllValues; stage < kEnd; ++stage) {
+    if (!needed(stage)) continue;
+    const Weight weigh(top, stage == kAllValues ? 1.0 : asked.temperature);
+    if (stage >= kTopK)
+      row.keep_highest(weigh, stage == kTopP,
+                       stage == kTopK ? static_cast<double>(asked.top_k) : __dmul_rn(asked.top_p, sum.total));
+    sum = row.sum_weights(weigh, stage == kCandidates ? least : 0.0f);
+    if (stage == kAllValues || (stage == kCandidates && same_sum)) answer.exp_sum = sum.total;
+  }
+  if (asked.wants_exp_sum == 0) answer.exp_sum = 0;
+  if (draws) {
+    if (row.draw(Weight(top, asked.temperature), sum, asked.uniform, answer.id, answer.logit))
       sampled = answer;
-    return;
+  } else if (row.first_of(
+                 warp_top == top, [&](float value) { return value == top; }, answer.id, answer.logit)) {
+    sampled = answer;
   }
-  const Weight weigh(top, asked.temperature);
-  const auto weight = [&](float value) { return static_cast<double>(weigh(value)); };
-  Sum sum;
-  if (filters) {
-    // In float: what is at least min_p is at least the next float from there up. A candidate's weight is not 0.
-    const float least = fmaxf(__double2float_ru(asked.min_p), 0x1p-149f);
-    sum = row.sum_over<true>([&](float& value) {
-      const float own = weigh(value);
-      if (own >= least) return static_cast<double>(own);
-      value = minus_infinity();
-      return 0.0;
-    });
-    if (asked.top_k > 0) {
-      if (row.sum_over(count).total > asked.top_k) row.keep_highest(count, static_cast<double>(asked.top_k));
-      sum = row.sum_over(weight);
-    }
-    if (asked.top_p < 1) {
-      row.keep_highest(weight, __dmul_rn(asked.top_p, sum.total));
-      sum = row.sum_over(weight);
-    }
-  } else {
-    sum = row.sum_over(weight);
-  }
-  if (asked.wants_exp_sum != 0 && same_sum) answer.exp_sum = sum.total;
-  if (row.draw(weight, sum, asked.uniform, answer.id, answer.logit)) sampled = answer;
 }
 
 // A cluster answers every gridDim / kBlocks-th row.
@@ -657,8 +743,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEac
   // No block may write to another one's memory before that has started.
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   auto* const values = reinterpret_cast<float*>(dynamic);
-  auto* const undecided = reinterpret_cast<std::uint32_t*>(values + kWarps * segment_of(vocab));
-  Row row(values, undecided, vocab, shared);
+  Row row(values, vocab, shared);
   for (int index = first; index < count; index += static_cast<int>(gridDim.x) / kBlocks) {
     const SampleRow& asked = step.samples[index];
     const float* const own = logits + static_cast<std::int64_t>(asked.row) * vocab;
