@@ -22,7 +22,7 @@ using graph::ValueId;
 namespace {
 
 static_assert(Device::kBranches > std::max(kRowsBranch, kShortBranch), "a stream for each branch");
-static_assert(kHostBuffers >= Executable::kMostUnderWay, "inputs are laid out while others are fetched");
+static_assert(kHostBuffers == Executable::kMostUnderWay, "places and host buffers take the same turns");
 
 int element_bytes(graph::ElementType type) {
   return type == graph::ElementType::kBf16 ? 2 : 4;
@@ -36,7 +36,7 @@ Executor::Executor(std::shared_ptr<Device> device, std::shared_ptr<const graph::
       graph_(std::move(graph)),
       registry_(registry),
       limits_(limits),
-      places_{Place{StepView(*graph_, limits), {}}, Place{StepView(*graph_, limits), {}}},
+      places_{Place{StepView(*graph_, limits)}, Place{StepView(*graph_, limits)}},
       weights_(device_, *graph_, tables) {}
 
 Executor::~Executor() {
@@ -104,9 +104,8 @@ Result<void> Executor::prepare_head() {
   DI_ASSIGN(never_sampled_,
             DeviceBuffer::create(device_, "tables", never_words(graph_->vocab) * sizeof(std::uint32_t)));
   DI_ASSIGN(sampled_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(Sampled)));
-  for (Place& place : places_) {
-    DI_ASSIGN(place.sampled, PinnedBuffer::create(device_, "sampled ids", rows * sizeof(Sampled)));
-  }
+  DI_ASSIGN(host_sampled_,
+            PinnedBuffer::create(device_, "sampled ids", kMostUnderWay * rows * sizeof(Sampled)));
   never_sample(std::vector<std::uint8_t>(static_cast<std::size_t>(graph_->vocab), std::uint8_t{0}));
   return {};
 }
@@ -216,14 +215,15 @@ void Executor::launch_all(const StepBounds& bounds) {
     if (!schedule_->nodes()[i].ahead()) launch_on(i, launch.stream);
   }
   launch_beside(ops_.size());
-  if (launch.most[kSampleCount] > 0)
-    sample_rows(buffers_->data(), launch.most[kSampleCount],
-                reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),
-                graph_->vocab, never_sampled_.as<std::uint32_t>(), sampled_.as<Sampled>(), launch.stream);
+  if (launch.most[kSampleCount] == 0) return;
+  sample_rows(buffers_->data(), launch.most[kSampleCount],
+              reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),
+              graph_->vocab, never_sampled_.as<std::uint32_t>(), sampled_.as<Sampled>(), launch.stream);
+  buffers_->give(sampled_.as<Sampled>(), reinterpret_cast<Sampled*>(host_sampled_.data()), limits_.logit_rows,
+                 launch.stream);
 }
 
-void Executor::launch_answers(const Place& place) {
-  const StepInputs& inputs = place.step.inputs();
+void Executor::launch_logits(const StepInputs& inputs) {
   const auto rows = inputs.logit_rows.size();
   const auto row_bytes = static_cast<std::size_t>(graph_->vocab) * sizeof(float);
   const std::byte* const logits = addresses_[static_cast<std::size_t>(graph_->logits)];
@@ -240,11 +240,6 @@ void Executor::launch_answers(const Place& place) {
                     "gave logits");
     row = end + 1;
   }
-  if (!inputs.sample_rows.empty())
-    device_->note(
-        cudaMemcpyAsync(place.sampled.data(), sampled_.data(), inputs.sample_rows.size() * sizeof(Sampled),
-                        cudaMemcpyDeviceToHost, device_->stream()),
-        "gave sampled ids");
 }
 
 Result<cudaGraphExec_t> Executor::capture(const StepBounds& tier) {
@@ -306,7 +301,7 @@ Result<void> Executor::launch(const StepInputs& inputs) {
   }
   if (!launched) launch_all(exact);
   device_->note(fault_fires("cuda.launch") ? cudaErrorLaunchFailure : cudaGetLastError(), "launched a step");
-  if (graph_->logits != kNoValue) launch_answers(place);
+  if (graph_->logits != kNoValue) launch_logits(inputs);
   for (const state::StateCopy& copy : inputs.copies)
     device_->note(
         cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToDevice, device_->stream()),
@@ -344,7 +339,7 @@ std::span<const float> Executor::logits(int first_row, int rows) const {
 }
 
 std::span<const Sampled> Executor::sampled() const {
-  return {reinterpret_cast<const Sampled*>(place(last_).sampled.data()), last().inputs().sample_rows.size()};
+  return {host_sampled(last_), last().inputs().sample_rows.size()};
 }
 
 Result<SeamTensor> Executor::kept_scores(int site, const std::string& name) const {

@@ -58,7 +58,6 @@ class Executor final : public Executable {
   // One of the steps that can be under way at once; they take the places in turn.
   struct Place {
     StepView step;
-    PinnedBuffer sampled;  // [L], of a graph with logits
     cudaEvent_t ended = nullptr;
   };
   int oldest() const { return (next_ + kMostUnderWay - under_way_) % kMostUnderWay; }
@@ -75,8 +74,11 @@ class Executor final : public Executable {
   Result<bool> replay(const StepBounds& tier);
   // nullptr where there is no memory for it.
   Result<cudaGraphExec_t> capture(const StepBounds& tier);
-  // What the host is to have of a step's logits and of what was sampled from them, and what is copied after the step.
-  void launch_answers(const Place& place);
+  // What the host is to have of a step's logits.
+  void launch_logits(const StepInputs& inputs);
+  const Sampled* host_sampled(int place) const {
+    return reinterpret_cast<const Sampled*>(host_sampled_.data()) + place * limits_.logit_rows;
+  }
 
   const graph::Value& value(graph::ValueId id) const { return graph_->values[static_cast<std::size_t>(id)]; }
   Result<SeamTensor> kept_scores(int site, const std::string& name) const;
@@ -103,6 +105,7 @@ class Executor final : public Executable {
   PinnedBuffer logits_;         // [L, vocab] f32: rows that are read have their place, others hold anything
   DeviceBuffer never_sampled_;  // sampler.h
   DeviceBuffer sampled_;        // [L]
+  PinnedBuffer host_sampled_;   // the same, of each place
   TierCache<cudaGraphExec_t> graphs_{[](cudaGraphExec_t graph) { (void)cudaGraphExecDestroy(graph); }};
 };
 

@@ -44,4 +44,8 @@ void StepBuffers::fetch(const Sampled* sampled, cudaStream_t stream) const {
   fetch_step(places_.fetch, host_bytes_.data(), turn_.as<FetchTurn>(), sampled, device_bytes_.data(), stream);
 }
 
+void StepBuffers::give(const Sampled* sampled, Sampled* host, int rows, cudaStream_t stream) const {
+  give_sampled(data_.counts, turn_.as<FetchTurn>(), sampled, host, rows, stream);
+}
+
 }  // namespace deepinfer::backend::cuda

@@ -25,6 +25,8 @@ class StepBuffers {
   void fill(const StepView& step);
   // Launches the copy of what fill() laid out. `sampled`: of the step before (fetch.h).
   void fetch(const Sampled* sampled, cudaStream_t stream) const;
+  // Launches the copy of what the step has sampled to the host: `host` has room for `rows` of each of kHostBuffers steps, in turn.
+  void give(const Sampled* sampled, Sampled* host, int rows, cudaStream_t stream) const;
 
   const StepData& data() const { return data_; }
   const std::vector<int>& ratios() const { return ratios_; }

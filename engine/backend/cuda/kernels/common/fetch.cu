@@ -48,7 +48,25 @@ __global__ void fetch_kernel(FetchPlan plan, const std::byte* host, FetchTurn* t
     turn->next = (turn->next + 1) % kHostBuffers;
 }
 
+__global__ void give_kernel(const std::int32_t* counts, const FetchTurn* turn, const Sampled* sampled,
+                            Sampled* host, int rows) {
+  static_assert(sizeof(Sampled) % sizeof(uint2) == 0 && alignof(Sampled) == alignof(uint2));
+  wait_for_inputs();
+  // The step's inputs have been fetched, so the turn has passed on.
+  const unsigned int mine = (turn->next + kHostBuffers - 1) % kHostBuffers;
+  const int words = min(counts[kSampleCount], rows) * static_cast<int>(sizeof(Sampled) / sizeof(uint2));
+  const auto* from = reinterpret_cast<const uint2*>(sampled);
+  auto* to = reinterpret_cast<uint2*>(host + static_cast<std::size_t>(mine) * rows);
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads)
+    to[i] = from[i];
+}
+
 }  // namespace
+
+void give_sampled(const std::int32_t* counts, const FetchTurn* turn, const Sampled* sampled, Sampled* host,
+                  int rows, cudaStream_t stream) {
+  launch_chained(give_kernel, dim3(1), kThreads, 0, stream, counts, turn, sampled, host, rows);
+}
 
 void fetch_step(const FetchPlan& plan, const std::byte* host, FetchTurn* turn, const Sampled* sampled,
                 std::byte* device, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// The inputs of a step from page-locked host memory into the step's device buffer: one launch that reads the counts first, so that
-// a captured graph fetches whatever the step at hand has.
+// The inputs of a step from page-locked host memory into the step's device buffer, and ids back: launches that read the counts
+// first, so that a captured graph moves whatever the step at hand has.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,5 +22,10 @@ struct FetchTurn {
 // An id that is backend::sampled_id(k) becomes sampled[k].id, or 0 where none was chosen: what the step before has left there.
 void fetch_step(const FetchPlan& plan, const std::byte* host, FetchTurn* turn, const Sampled* sampled,
                 std::byte* device, cudaStream_t stream);
+
+// The way back: what the step has sampled, into the host buffer whose turn it is: `rows` entries each, kHostBuffers of them. A copy
+// by the copy engine would keep the next step waiting for several microseconds.
+void give_sampled(const std::int32_t* counts, const FetchTurn* turn, const Sampled* sampled, Sampled* host,
+                  int rows, cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda
