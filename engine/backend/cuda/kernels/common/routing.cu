@@ -29,45 +29,46 @@ __device__ void write_weights(const Gate& gate, const float* s, std::int64_t row
   weights[row * gate.top_k + lane] = __fmul_rn(weight, gate.routed_scale);
 }
 
-// One warp chooses for a row.
+// Integers of the order of floats that are no NaN; -0 and 0 are equal.
+__device__ inline std::uint32_t ordered(float value) {
+  const std::uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// One warp chooses for a row, of at most 32 kEach experts.
+template <int kEach>
 __device__ void choose(const StepData& step, const RowSpace& rows, const Gate& gate, const float* s,
                        std::int64_t row, int lane, std::int32_t* ids, float* weights) {
   const bool image = step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
   const float* bias = image ? gate.image_bias : gate.bias;
-  constexpr int kEach = kMostExperts / 32;
-  float values[kEach];
+  constexpr std::uint32_t kTaken = 0;  // below all values
+  std::uint32_t values[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = i * 32 + lane;
-    values[i] = e < gate.experts ? __fadd_rn(s[e], bias[e]) : -INFINITY;
-    // Scores that are no numbers must not make lanes disagree: they are chosen last, and show in the weights.
-    if (!(values[i] > -INFINITY)) values[i] = e < gate.experts ? -3.402823466e38f : -INFINITY;
+    const bool exists = e < gate.experts;
+    const float value = exists ? __fadd_rn(s[e], bias[e]) : 0.0f;
+    // Scores that are no numbers are chosen last, and show in the weights.
+    values[i] = exists ? ordered(value > -INFINITY ? value : -3.402823466e38f) : kTaken;
   }
   std::int32_t chosen = 0;  // lane i: the i-th choice
   for (int i = 0; i < gate.top_k; ++i) {
-    float best = -INFINITY;
-    int best_expert = kMostExperts;
+    std::uint32_t best = values[0];
+    int best_expert = lane;
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      if (values[k] > best || best_expert == kMostExperts) {
+    for (int k = 1; k < kEach; ++k) {
+      if (values[k] > best) {
         best = values[k];
         best_expert = k * 32 + lane;
       }
     }
-    for (int offset = 16; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, offset);
-      const int other_expert = __shfl_xor_sync(0xffffffffu, best_expert, offset);
-      if (other > best || (other == best && other_expert < best_expert)) {
-        best = other;
-        best_expert = other_expert;
-      }
-    }
+    const std::uint32_t highest = __reduce_max_sync(0xffffffffu, best);
+    best_expert = __reduce_min_sync(0xffffffffu, best == highest ? best_expert : kMostExperts);
     if (lane == i) chosen = best_expert;
-    if (best_expert % 32 == lane) {
+      // As a choice of each value, so that values stay in registers.
 #pragma unroll
-      for (int k = 0; k < kEach; ++k)
-        if (k == best_expert / 32) values[k] = -INFINITY;
-    }
+    for (int k = 0; k < kEach; ++k)
+      values[k] = k * 32 + lane == best_expert ? kTaken : values[k];
   }
   write_weights(gate, s, row, lane, chosen, ids, weights);
 }
@@ -77,11 +78,13 @@ __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float
   wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (row >= step.counts[rows.count]) return;
-  choose(step, rows, gate, s + row * gate.experts, row, static_cast<int>(threadIdx.x) % 32, ids, weights);
+  choose<kMostExperts / 32>(step, rows, gate, s + row * gate.experts, row, static_cast<int>(threadIdx.x) % 32,
+                            ids, weights);
 }
 
 // One block a row: a thread scores an expert, the first warp chooses.
 constexpr int kGateThreads = 512;
+template <int kEach>
 __global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
                                   std::int32_t* ids, float* weights) {
   __shared__ float s[kMostExperts];
@@ -91,7 +94,7 @@ __global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const
   for (int e = static_cast<int>(threadIdx.x); e < gate.experts; e += kGateThreads)
     s[e] = __fsqrt_rn(softplus_exact(__fdiv_rn(z[row * gate.experts + e], temperature)));
   __syncthreads();
-  if (threadIdx.x < 32) choose(step, rows, gate, s, row, static_cast<int>(threadIdx.x), ids, weights);
+  if (threadIdx.x < 32) choose<kEach>(step, rows, gate, s, row, static_cast<int>(threadIdx.x), ids, weights);
 }
 
 __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table,
@@ -266,8 +269,9 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
 
 void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
                 std::int32_t* ids, float* weights, cudaStream_t stream) {
-  launch_chained(fused_gate_kernel, dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step,
-                 rows, gate, z, temperature, ids, weights);
+  launch_chained(gate.experts <= 512 ? fused_gate_kernel<16> : fused_gate_kernel<kMostExperts / 32>,
+                 dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step, rows, gate, z,
+                 temperature, ids, weights);
 }
 
 void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature,
