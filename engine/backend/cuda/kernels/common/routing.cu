@@ -35,12 +35,14 @@ __device__ inline std::uint32_t ordered(float value) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// One warp chooses for a row, of at most 32 kEach experts.
+__device__ inline bool is_image(const StepData& step, const RowSpace& rows, std::int64_t row) {
+  return step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
+}
+
+// One warp chooses for a row with scores s, of at most 32 kEach experts.
 template <int kEach>
-__device__ void choose(const StepData& step, const RowSpace& rows, const Gate& gate, const float* s,
-                       std::int64_t row, int lane, std::int32_t* ids, float* weights) {
-  const bool image = step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
-  const float* bias = image ? gate.image_bias : gate.bias;
+__device__ void choose(const Gate& gate, const float* s, const float* bias, std::int64_t row, int lane,
+                       std::int32_t* ids, float* weights) {
   constexpr std::uint32_t kTaken = 0;  // below all values
   std::uint32_t values[kEach];
 #pragma unroll
@@ -78,23 +80,41 @@ __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float
   wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (row >= step.counts[rows.count]) return;
-  choose<kMostExperts / 32>(step, rows, gate, s + row * gate.experts, row, static_cast<int>(threadIdx.x) % 32,
-                            ids, weights);
+  const float* bias = is_image(step, rows, row) ? gate.image_bias : gate.bias;
+  choose<kMostExperts / 32>(gate, s + row * gate.experts, bias, row, static_cast<int>(threadIdx.x) % 32, ids,
+                            weights);
 }
 
-// One block a row: a thread scores an expert, the first warp chooses.
+// One block a row: a thread scores an expert or two, the first warp chooses. Biases are there before the inputs; a row is read before
+// the number of rows is known, for rows that the launch covers have memory.
 constexpr int kGateThreads = 512;
 template <int kEach>
-__global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
-                                  std::int32_t* ids, float* weights) {
-  __shared__ float s[kMostExperts];
+__global__ void __launch_bounds__(kGateThreads)
+    fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
+                      std::int32_t* ids, float* weights) {
+  constexpr int kMost = kEach * 32, kOfThread = kMost / kGateThreads;
+  __shared__ float s[kMost], biases[2][kMost];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int e = thread; e < gate.experts; e += kGateThreads) {
+    biases[0][e] = gate.bias[e];
+    biases[1][e] = gate.image_bias[e];
+  }
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
+  float own[kOfThread];
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    const int e = thread + i * kGateThreads;
+    own[i] = e < gate.experts ? z[row * gate.experts + e] : 0.0f;
+  }
   if (row >= step.counts[rows.count]) return;
-  for (int e = static_cast<int>(threadIdx.x); e < gate.experts; e += kGateThreads)
-    s[e] = __fsqrt_rn(softplus_exact(__fdiv_rn(z[row * gate.experts + e], temperature)));
+  const bool chooses = thread < 32;
+  const bool image = chooses && is_image(step, rows, row);
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i)
+    s[thread + i * kGateThreads] = __fsqrt_rn(softplus_exact(__fdiv_rn(own[i], temperature)));
   __syncthreads();
-  if (threadIdx.x < 32) choose<kEach>(step, rows, gate, s, row, static_cast<int>(threadIdx.x), ids, weights);
+  if (chooses) choose<kEach>(gate, s, biases[image ? 1 : 0], row, thread, ids, weights);
 }
 
 __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table,

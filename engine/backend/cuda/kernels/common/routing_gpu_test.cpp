@@ -98,7 +98,8 @@ TEST_F(RoutingTest, ChoicesAreThoseOfSortingInOneLaunchAndInTwo) {
          {Draw::kNormal, Draw::kTies, Draw::kEqual, Draw::kSignedZeros, Draw::kNotNumbers}) {
       const int top_k = std::min(experts, experts % 2 == 0 ? 6 : 32);
       SCOPED_TRACE(std::to_string(experts) + " experts, draw " + std::to_string(static_cast<int>(draw)));
-      const std::vector<float> z = draw_values(draw, static_cast<size_t>(kRows * experts), random);
+      std::vector<float> z = draw_values(draw, static_cast<size_t>(kRows * experts), random);
+      z.resize(static_cast<size_t>((kRows + kSpare) * experts), std::numeric_limits<float>::quiet_NaN());
       const std::vector<float> bias = draw_values(draw, static_cast<size_t>(experts), random);
       const std::vector<float> image_bias = draw_values(draw, static_cast<size_t>(experts), random);
       const DeviceArray<float> device_z(z), device_bias(bias), device_image_bias(image_bias);
