@@ -285,6 +285,45 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
   }
 }
 
+// The same where rows are few: everything is read at once, and put into order in registers. Rows that the launch covers have memory.
+constexpr int kFewChosen = 8;
+constexpr int kFewSumRows = 64;
+__global__ void few_sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
+                               Values shared, Values sum) {
+  wait_for_inputs();
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  const std::int64_t d = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (d >= sum.columns) return;
+  std::int32_t expert[kFewChosen];
+  float own[kFewChosen];
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i) {
+    const bool exists = i < top_k;
+    expert[i] = exists ? ids[row * top_k + i] : 0x7fffffff;  // after all that exist
+    own[i] = exists ? value_at(y, (row * top_k + i) * sum.columns + d) : 0.0f;
+  }
+  const float of_all = value_at(shared, row * sum.columns + d);
+  if (row >= step.counts[count]) return;
+  int place[kFewChosen];
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i) {
+    place[i] = 0;
+#pragma unroll
+    for (int j = 0; j < kFewChosen; ++j)
+      place[i] += expert[j] < expert[i] || (expert[j] == expert[i] && j < i) ? 1 : 0;
+  }
+  float total = 0.0f;
+#pragma unroll
+  for (int at = 0; at < kFewChosen; ++at) {
+    float next = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kFewChosen; ++i)
+      next = place[i] == at ? own[i] : next;
+    if (at < top_k) total = __fadd_rn(total, next);
+  }
+  put_value(sum, row * sum.columns + d, __fadd_rn(total, of_all));
+}
+
 }  // namespace
 
 void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
@@ -335,8 +374,10 @@ void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const
 
 void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y,
                 Values shared, Values sum, cudaStream_t stream) {
-  launch_chained(sum_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0,
-                 stream, step, rows.count, ids, top_k, y, shared, sum);
+  const bool few = rows.most <= kFewSumRows && top_k <= kFewChosen;
+  launch_chained(few ? few_sum_kernel : sum_kernel,
+                 dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0, stream, step,
+                 rows.count, ids, top_k, y, shared, sum);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -139,5 +139,59 @@ TEST_F(RoutingTest, ChoicesAreThoseOfSortingInOneLaunchAndInTwo) {
     }
 }
 
+// In f32 by ascending id, then the shared expert; one rounding.
+TEST_F(RoutingTest, ContributionsAreAddedByAscendingId) {
+  constexpr int kColumns = 300;
+  Random random{12};
+  for (const int count : {5, 80})  // few rows, and many
+    for (const int top_k : {1, 6, 8, 9}) {
+      SCOPED_TRACE(std::to_string(count) + " rows of " + std::to_string(top_k));
+      std::vector<std::int32_t> counts(kCounts, 0);
+      counts[kTokenCount] = count;
+      const DeviceArray<std::int32_t> device_counts(counts);
+      StepData step{};
+      step.counts = device_counts.data();
+      const int most = count + kSpare;
+      std::vector<std::int32_t> ids;
+      for (int row = 0; row < most; ++row) {
+        std::vector<std::int32_t> all(384);
+        std::iota(all.begin(), all.end(), 0);
+        for (int i = 0; i < top_k; ++i) {
+          std::swap(all[static_cast<size_t>(i)],
+                    all[static_cast<size_t>(i) + random.next() % (all.size() - static_cast<size_t>(i))]);
+          ids.push_back(all[static_cast<size_t>(i)]);
+        }
+      }
+      std::vector<std::uint16_t> y(static_cast<size_t>(most * top_k * kColumns));
+      std::vector<std::uint16_t> shared(static_cast<size_t>(most * kColumns));
+      for (auto* values : {&y, &shared})
+        for (auto& value : *values)
+          value = bf16_bits(random.normal() * std::pow(10.0, 6 * random.uniform() - 3));
+      const DeviceArray<std::int32_t> device_ids(ids);
+      const DeviceArray<std::uint16_t> device_y(y), device_shared(shared), sum(shared.size());
+      const auto values = [&](const DeviceArray<std::uint16_t>& array, int columns) {
+        return Values{array.data(), true, columns};
+      };
+      expert_sum(step, {RowAxis::kTokens, kTokenCount, 1, most}, device_ids.data(), top_k,
+                 values(device_y, kColumns), values(device_shared, kColumns), values(sum, kColumns), nullptr);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      const auto got = sum.host();
+      for (int row = 0; row < most; ++row) {
+        const std::int32_t* own = ids.data() + row * top_k;
+        std::vector<int> order(static_cast<size_t>(top_k));
+        std::iota(order.begin(), order.end(), 0);
+        std::sort(order.begin(), order.end(), [&](int a, int b) { return own[a] < own[b]; });
+        for (int d = 0; d < kColumns; ++d) {
+          float total = 0;
+          for (const int i : order)
+            total += static_cast<float>(bf16_value(y[static_cast<size_t>((row * top_k + i) * kColumns + d)]));
+          total += static_cast<float>(bf16_value(shared[static_cast<size_t>(row * kColumns + d)]));
+          const std::uint16_t want = row < count ? bf16_bits(static_cast<double>(total)) : 0xcdcd;
+          ASSERT_EQ(got[static_cast<size_t>(row * kColumns + d)], want) << "row " << row << " channel " << d;
+        }
+      }
+    }
+}
+
 }  // namespace
 }  // namespace deepinfer::backend::cuda::test
