@@ -17,7 +17,7 @@ struct Gate {
   const float* bias = nullptr;        // [experts]
   const float* image_bias = nullptr;  // of rows in an image span
 };
-// Scores and choice in one launch: z [R, experts] f32 router logits; ids and weights as gate_top_k.
+// Scores and choice in one launch: z [rows.most, experts] f32 router logits; ids and weights as gate_top_k.
 void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
                 std::int32_t* ids, float* weights, cudaStream_t stream);
 

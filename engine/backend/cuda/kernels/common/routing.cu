@@ -29,45 +29,48 @@ __device__ void write_weights(const Gate& gate, const float* s, std::int64_t row
   weights[row * gate.top_k + lane] = __fmul_rn(weight, gate.routed_scale);
 }
 
-// One warp chooses for a row.
-__device__ void choose(const StepData& step, const RowSpace& rows, const Gate& gate, const float* s,
-                       std::int64_t row, int lane, std::int32_t* ids, float* weights) {
-  const bool image = step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
-  const float* bias = image ? gate.image_bias : gate.bias;
-  constexpr int kEach = kMostExperts / 32;
-  float values[kEach];
+// Integers of the order of floats that are no NaN; -0 and 0 are equal.
+__device__ inline std::uint32_t ordered(float value) {
+  const std::uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ inline bool is_image(const StepData& step, const RowSpace& rows, std::int64_t row) {
+  return step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
+}
+
+// One warp chooses for a row with scores s, of at most 32 kEach experts.
+template <int kEach>
+__device__ void choose(const Gate& gate, const float* s, const float* bias, std::int64_t row, int lane,
+                       std::int32_t* ids, float* weights) {
+  constexpr std::uint32_t kTaken = 0;  // below all values
+  std::uint32_t values[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = i * 32 + lane;
-    values[i] = e < gate.experts ? __fadd_rn(s[e], bias[e]) : -INFINITY;
-    // Scores that are no numbers must not make lanes disagree: they are chosen last, and show in the weights.
-    if (!(values[i] > -INFINITY)) values[i] = e < gate.experts ? -3.402823466e38f : -INFINITY;
+    const bool exists = e < gate.experts;
+    const float value = exists ? __fadd_rn(s[e], bias[e]) : 0.0f;
+    // Scores that are no numbers are chosen last, and show in the weights.
+    values[i] = exists ? ordered(value > -INFINITY ? value : -3.402823466e38f) : kTaken;
   }
   std::int32_t chosen = 0;  // lane i: the i-th choice
   for (int i = 0; i < gate.top_k; ++i) {
-    float best = -INFINITY;
-    int best_expert = kMostExperts;
+    std::uint32_t best = values[0];
+    int best_expert = lane;
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      if (values[k] > best || best_expert == kMostExperts) {
+    for (int k = 1; k < kEach; ++k) {
+      if (values[k] > best) {
         best = values[k];
         best_expert = k * 32 + lane;
       }
     }
-    for (int offset = 16; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, offset);
-      const int other_expert = __shfl_xor_sync(0xffffffffu, best_expert, offset);
-      if (other > best || (other == best && other_expert < best_expert)) {
-        best = other;
-        best_expert = other_expert;
-      }
-    }
+    const std::uint32_t highest = __reduce_max_sync(0xffffffffu, best);
+    best_expert = __reduce_min_sync(0xffffffffu, best == highest ? best_expert : kMostExperts);
     if (lane == i) chosen = best_expert;
-    if (best_expert % 32 == lane) {
+      // As a choice of each value, so that values stay in registers.
 #pragma unroll
-      for (int k = 0; k < kEach; ++k)
-        if (k == best_expert / 32) values[k] = -INFINITY;
-    }
+    for (int k = 0; k < kEach; ++k)
+      values[k] = k * 32 + lane == best_expert ? kTaken : values[k];
   }
   write_weights(gate, s, row, lane, chosen, ids, weights);
 }
@@ -77,21 +80,41 @@ __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float
   wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (row >= step.counts[rows.count]) return;
-  choose(step, rows, gate, s + row * gate.experts, row, static_cast<int>(threadIdx.x) % 32, ids, weights);
+  const float* bias = is_image(step, rows, row) ? gate.image_bias : gate.bias;
+  choose<kMostExperts / 32>(gate, s + row * gate.experts, bias, row, static_cast<int>(threadIdx.x) % 32, ids,
+                            weights);
 }
 
-// One block a row: a thread scores an expert, the first warp chooses.
+// One block a row: a thread scores an expert or two, the first warp chooses. Biases are there before the inputs; a row is read before
+// the number of rows is known, for rows that the launch covers have memory.
 constexpr int kGateThreads = 512;
-__global__ void fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
-                                  std::int32_t* ids, float* weights) {
-  __shared__ float s[kMostExperts];
+template <int kEach>
+__global__ void __launch_bounds__(kGateThreads)
+    fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
+                      std::int32_t* ids, float* weights) {
+  constexpr int kMost = kEach * 32, kOfThread = kMost / kGateThreads;
+  __shared__ float s[kMost], biases[2][kMost];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int e = thread; e < gate.experts; e += kGateThreads) {
+    biases[0][e] = gate.bias[e];
+    biases[1][e] = gate.image_bias[e];
+  }
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
+  float own[kOfThread];
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    const int e = thread + i * kGateThreads;
+    own[i] = e < gate.experts ? z[row * gate.experts + e] : 0.0f;
+  }
   if (row >= step.counts[rows.count]) return;
-  for (int e = static_cast<int>(threadIdx.x); e < gate.experts; e += kGateThreads)
-    s[e] = __fsqrt_rn(softplus_exact(__fdiv_rn(z[row * gate.experts + e], temperature)));
+  const bool chooses = thread < 32;
+  const bool image = chooses && is_image(step, rows, row);
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i)
+    s[thread + i * kGateThreads] = __fsqrt_rn(softplus_exact(__fdiv_rn(own[i], temperature)));
   __syncthreads();
-  if (threadIdx.x < 32) choose(step, rows, gate, s, row, static_cast<int>(threadIdx.x), ids, weights);
+  if (chooses) choose<kEach>(gate, s, biases[image ? 1 : 0], row, thread, ids, weights);
 }
 
 __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table,
@@ -262,12 +285,52 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
   }
 }
 
+// The same where rows are few: everything is read at once, and put into order in registers. Rows that the launch covers have memory.
+constexpr int kFewChosen = 8;
+constexpr int kFewSumRows = 64;
+__global__ void few_sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
+                               Values shared, Values sum) {
+  wait_for_inputs();
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  const std::int64_t d = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (d >= sum.columns) return;
+  std::int32_t expert[kFewChosen];
+  float own[kFewChosen];
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i) {
+    const bool exists = i < top_k;
+    expert[i] = exists ? ids[row * top_k + i] : 0x7fffffff;  // after all that exist
+    own[i] = exists ? value_at(y, (row * top_k + i) * sum.columns + d) : 0.0f;
+  }
+  const float of_all = value_at(shared, row * sum.columns + d);
+  if (row >= step.counts[count]) return;
+  int place[kFewChosen];
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i) {
+    place[i] = 0;
+#pragma unroll
+    for (int j = 0; j < kFewChosen; ++j)
+      place[i] += expert[j] < expert[i] || (expert[j] == expert[i] && j < i) ? 1 : 0;
+  }
+  float total = 0.0f;
+#pragma unroll
+  for (int at = 0; at < kFewChosen; ++at) {
+    float next = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kFewChosen; ++i)
+      next = place[i] == at ? own[i] : next;
+    if (at < top_k) total = __fadd_rn(total, next);
+  }
+  put_value(sum, row * sum.columns + d, __fadd_rn(total, of_all));
+}
+
 }  // namespace
 
 void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
                 std::int32_t* ids, float* weights, cudaStream_t stream) {
-  launch_chained(fused_gate_kernel, dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step,
-                 rows, gate, z, temperature, ids, weights);
+  launch_chained(gate.experts <= 512 ? fused_gate_kernel<16> : fused_gate_kernel<kMostExperts / 32>,
+                 dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step, rows, gate, z,
+                 temperature, ids, weights);
 }
 
 void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature,
@@ -311,8 +374,10 @@ void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const
 
 void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y,
                 Values shared, Values sum, cudaStream_t stream) {
-  launch_chained(sum_kernel, dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0,
-                 stream, step, rows.count, ids, top_k, y, shared, sum);
+  const bool few = rows.most <= kFewSumRows && top_k <= kFewChosen;
+  launch_chained(few ? few_sum_kernel : sum_kernel,
+                 dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0, stream, step,
+                 rows.count, ids, top_k, y, shared, sum);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -1,0 +1,197 @@
+// The choice of experts against sorting. Needs a GPU.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "backend/cuda/kernels/common/experts.h"
+#include "backend/cuda/kernels/common/gpu_world.h"
+
+namespace deepinfer::backend::cuda::test {
+namespace {
+
+constexpr int kRows = 37, kSpare = 3;
+
+enum class Draw { kNormal, kTies, kEqual, kSignedZeros, kNotNumbers };
+
+std::vector<float> draw_values(Draw draw, size_t count, Random& random) {
+  std::vector<float> values(count);
+  for (float& value : values) {
+    const double normal = random.normal();
+    switch (draw) {
+      case Draw::kNormal: value = static_cast<float>(normal); break;
+      case Draw::kTies: value = static_cast<float>(std::round(normal * 2) / 2); break;
+      case Draw::kEqual: value = 0.625f; break;
+      case Draw::kSignedZeros: value = normal > 1 ? 1.0f : normal > 0 ? 0.0f : -0.0f; break;
+      case Draw::kNotNumbers:
+        value = normal > 1    ? std::numeric_limits<float>::quiet_NaN()
+                : normal < -1 ? -std::numeric_limits<float>::infinity()
+                              : static_cast<float>(normal);
+        break;
+    }
+  }
+  return values;
+}
+
+// Higher score + bias first, then the lower id; what is no number last.
+std::vector<std::int32_t> highest(const float* scores, const float* bias, int experts, int top_k) {
+  std::vector<float> values(static_cast<size_t>(experts));
+  for (int e = 0; e < experts; ++e) {
+    const float value = scores[e] + bias[e];
+    values[static_cast<size_t>(e)] =
+        value > -std::numeric_limits<float>::infinity() ? value : std::numeric_limits<float>::lowest();
+  }
+  std::vector<std::int32_t> order(static_cast<size_t>(experts));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
+  });
+  order.resize(static_cast<size_t>(top_k));
+  return order;
+}
+
+struct Chosen {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint32_t> weights;  // bits
+  bool operator==(const Chosen&) const = default;
+};
+
+class RoutingTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = gpu_missing(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  // `launch` fills ids and weights [kRows + kSpare, top_k]; rows past the count stay as they are.
+  template <class Launch>
+  static Chosen run(int top_k, const Launch& launch) {
+    const auto size = static_cast<size_t>((kRows + kSpare) * top_k);
+    const DeviceArray<std::int32_t> ids(size);
+    const DeviceArray<float> weights(size);
+    launch(ids.data(), weights.data());
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    Chosen chosen;
+    chosen.ids = ids.host();
+    for (const float weight : weights.host())
+      chosen.weights.push_back(std::bit_cast<std::uint32_t>(weight));
+    for (size_t i = static_cast<size_t>(kRows * top_k); i < size; ++i)
+      EXPECT_EQ(chosen.weights[i], 0xcdcdcdcdu) << "a row past the count was written";
+    return chosen;
+  }
+};
+
+TEST_F(RoutingTest, ChoicesAreThoseOfSortingInOneLaunchAndInTwo) {
+  std::vector<std::int32_t> counts(kCounts, 0);
+  counts[kTokenCount] = kRows;
+  const DeviceArray<std::int32_t> device_counts(counts);
+  std::vector<std::uint8_t> image(kRows);
+  for (size_t row = 0; row < image.size(); ++row)
+    image[row] = row % 3 == 1 ? 1 : 0;
+  const DeviceArray<std::uint8_t> device_image(image);
+  StepData step{};
+  step.counts = device_counts.data();
+  step.image = device_image.data();
+  const RowSpace rows{RowAxis::kTokens, kTokenCount, 1, kRows + kSpare};
+  Random random{11};
+  for (const int experts : {1, 2, 31, 32, 33, 256, 384, 512, 513, 1024})
+    for (const Draw draw :
+         {Draw::kNormal, Draw::kTies, Draw::kEqual, Draw::kSignedZeros, Draw::kNotNumbers}) {
+      const int top_k = std::min(experts, experts % 2 == 0 ? 6 : 32);
+      SCOPED_TRACE(std::to_string(experts) + " experts, draw " + std::to_string(static_cast<int>(draw)));
+      std::vector<float> z = draw_values(draw, static_cast<size_t>(kRows * experts), random);
+      z.resize(static_cast<size_t>((kRows + kSpare) * experts), std::numeric_limits<float>::quiet_NaN());
+      const std::vector<float> bias = draw_values(draw, static_cast<size_t>(experts), random);
+      const std::vector<float> image_bias = draw_values(draw, static_cast<size_t>(experts), random);
+      const DeviceArray<float> device_z(z), device_bias(bias), device_image_bias(image_bias);
+      const DeviceArray<float> device_scores(z.size());
+      Gate gate;
+      gate.experts = experts, gate.top_k = top_k;
+      gate.routed_scale = 1.5f;
+      gate.bias = device_bias.data(), gate.image_bias = device_image_bias.data();
+      router_scores(step, rows, device_z.data(), experts, 0.75f, device_scores.data(), nullptr);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      const std::vector<float> scores = device_scores.host();
+      const Chosen apart = run(top_k, [&](std::int32_t* ids, float* weights) {
+        gate_top_k(step, rows, gate, device_scores.data(), ids, weights, nullptr);
+      });
+      const Chosen together = run(top_k, [&](std::int32_t* ids, float* weights) {
+        fused_gate(step, rows, gate, device_z.data(), 0.75f, ids, weights, nullptr);
+      });
+      EXPECT_EQ(together, apart);
+      for (int row = 0; row < kRows; ++row) {
+        const float* own = scores.data() + static_cast<size_t>(row) * static_cast<size_t>(experts);
+        const auto want = highest(own, image[static_cast<size_t>(row)] != 0 ? image_bias.data() : bias.data(),
+                                  experts, top_k);
+        const auto first = static_cast<std::ptrdiff_t>(row) * top_k;
+        ASSERT_EQ(std::vector<std::int32_t>(apart.ids.begin() + first, apart.ids.begin() + first + top_k),
+                  want)
+            << "row " << row;
+        float sum = 0;
+        for (const std::int32_t id : want)
+          sum += own[id];
+        for (int i = 0; i < top_k; ++i) {
+          const float weight = own[want[static_cast<size_t>(i)]] / (sum + 1e-20f) * 1.5f;
+          const float got = std::bit_cast<float>(apart.weights[static_cast<size_t>(first + i)]);
+          ASSERT_TRUE(got == weight || (std::isnan(got) && std::isnan(weight)))
+              << "row " << row << " choice " << i << ": " << got << " is not " << weight;
+        }
+      }
+    }
+}
+
+// In f32 by ascending id, then the shared expert; one rounding.
+TEST_F(RoutingTest, ContributionsAreAddedByAscendingId) {
+  constexpr int kColumns = 300;
+  Random random{12};
+  for (const int count : {5, 80})  // few rows, and many
+    for (const int top_k : {1, 6, 8, 9}) {
+      SCOPED_TRACE(std::to_string(count) + " rows of " + std::to_string(top_k));
+      std::vector<std::int32_t> counts(kCounts, 0);
+      counts[kTokenCount] = count;
+      const DeviceArray<std::int32_t> device_counts(counts);
+      StepData step{};
+      step.counts = device_counts.data();
+      const int most = count + kSpare;
+      std::vector<std::int32_t> ids;
+      for (int row = 0; row < most; ++row) {
+        std::vector<std::int32_t> all(384);
+        std::iota(all.begin(), all.end(), 0);
+        for (int i = 0; i < top_k; ++i) {
+          std::swap(all[static_cast<size_t>(i)],
+                    all[static_cast<size_t>(i) + random.next() % (all.size() - static_cast<size_t>(i))]);
+          ids.push_back(all[static_cast<size_t>(i)]);
+        }
+      }
+      std::vector<std::uint16_t> y(static_cast<size_t>(most * top_k * kColumns));
+      std::vector<std::uint16_t> shared(static_cast<size_t>(most * kColumns));
+      for (auto* values : {&y, &shared})
+        for (auto& value : *values)
+          value = bf16_bits(random.normal() * std::pow(10.0, 6 * random.uniform() - 3));
+      const DeviceArray<std::int32_t> device_ids(ids);
+      const DeviceArray<std::uint16_t> device_y(y), device_shared(shared), sum(shared.size());
+      const auto values = [&](const DeviceArray<std::uint16_t>& array, int columns) {
+        return Values{array.data(), true, columns};
+      };
+      expert_sum(step, {RowAxis::kTokens, kTokenCount, 1, most}, device_ids.data(), top_k,
+                 values(device_y, kColumns), values(device_shared, kColumns), values(sum, kColumns), nullptr);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      const auto got = sum.host();
+      for (int row = 0; row < most; ++row) {
+        const std::int32_t* own = ids.data() + row * top_k;
+        std::vector<int> order(static_cast<size_t>(top_k));
+        std::iota(order.begin(), order.end(), 0);
+        std::sort(order.begin(), order.end(), [&](int a, int b) { return own[a] < own[b]; });
+        for (int d = 0; d < kColumns; ++d) {
+          float total = 0;
+          for (const int i : order)
+            total += static_cast<float>(bf16_value(y[static_cast<size_t>((row * top_k + i) * kColumns + d)]));
+          total += static_cast<float>(bf16_value(shared[static_cast<size_t>(row * kColumns + d)]));
+          const std::uint16_t want = row < count ? bf16_bits(static_cast<double>(total)) : 0xcdcd;
+          ASSERT_EQ(got[static_cast<size_t>(row * kColumns + d)], want) << "row " << row << " channel " << d;
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace deepinfer::backend::cuda::test
