@@ -34,6 +34,11 @@ std::vector<Bench>& table() {
       {"prefix-index", "time to look up a prompt of 100,000 tokens in a prefix cache of 200,000 blocks",
        run_prefix_index},
       {"sse", "events of a streamed answer a second, encoded and written to a socket, one core", run_sse},
+      {"tune",
+       "kernels that give the same bits at sizes where one takes over from the other, beside what is chosen; "
+       "--write "
+       "makes a table of it",
+       run_cuda_tune},
       {"sched", "time to plan a step of 256 sequences while 8,000 requests wait", run_sched},
   };
   return entries;
