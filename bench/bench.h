@@ -57,6 +57,8 @@ Result<std::vector<Row>> run_cuda_engram(const Options& options);
 Result<std::vector<Row>> run_cuda_nodes(const Options& options);
 // Kernels that give the same bits, timed against each other (cuda_tune.cpp).
 Result<std::vector<Row>> run_cuda_tune(const Options& options);
+// Prompts and tokens of whole models, as far as their layers fit, and by arithmetic for all of them (cuda_whole.cpp).
+Result<std::vector<Row>> run_cuda_whole(const Options& options);
 // Rows of logits sampled on the device (cuda_sampler.cpp).
 Result<std::vector<Row>> run_cuda_sampler(const Options& options);
 // Time to plan a step (sched.cpp).
