@@ -25,6 +25,7 @@ struct Options {
   int threads = 0;      // 0: all
   std::string kernels;  // empty: the best set of this machine
   int samples = 0;      // timed repetitions; 0: the bench's own number
+  std::string write;    // where `tune` writes its table; empty: nowhere
   // Called with what is being done and how far it is, 0 to 1; may be empty.
   std::function<void(std::string_view what, double done)> progress;
 };
@@ -54,6 +55,10 @@ Result<std::vector<Row>> run_cuda_prefill(const Options& options);
 Result<std::vector<Row>> run_cuda_engram(const Options& options);
 // The nodes of such steps, one by one (cuda_nodes.cpp).
 Result<std::vector<Row>> run_cuda_nodes(const Options& options);
+// Kernels that give the same bits, timed against each other (cuda_tune.cpp).
+Result<std::vector<Row>> run_cuda_tune(const Options& options);
+// Prompts and tokens of whole models, as far as their layers fit, and by arithmetic for all of them (cuda_whole.cpp).
+Result<std::vector<Row>> run_cuda_whole(const Options& options);
 // Rows of logits sampled on the device (cuda_sampler.cpp).
 Result<std::vector<Row>> run_cuda_sampler(const Options& options);
 // Time to plan a step (sched.cpp).

@@ -16,11 +16,11 @@ double median(std::vector<double> values) {
 }
 
 Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, int sequences, int context,
-                                                     const Engram& engram) {
+                                                     const Engram& engram, int layers) {
   auto steps = std::unique_ptr<CudaSteps>(new CudaSteps);
   SyntheticSize size;
-  size.layers = kLayers;
-  size.experts = family == Family::kV4 ? 256 : 384;
+  size.layers = layers;
+  size.experts = family == Family::kV4 ? kV4Experts : kV41Experts;
   size.vocab = 129280;
   size.engram_buckets = engram.buckets;
   DI_ASSIGN(steps->synthetic_, make_synthetic(family, size));

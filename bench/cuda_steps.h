@@ -17,11 +17,12 @@ namespace deepinfer::bench {
 
 double median(std::vector<double> values);
 
-// A compiled model of kLayers layers with all experts and the whole head, and sequences whose earlier rows are small finite
-// values.
+// A compiled model of some layers (kLayers unless asked otherwise) with all experts and the whole head, and sequences whose earlier
+// rows are small finite values.
 class CudaSteps {
  public:
   static constexpr int kLayers = 8;
+  static constexpr int kV4Experts = 256, kV41Experts = 384;  // of a layer
 
   // Engram as the model has it in two layers, with tables larger than released caches; 0: without.
   struct Engram {
@@ -31,7 +32,7 @@ class CudaSteps {
 
   // Errors of the backend, among them kUnsupported where this build or machine has none.
   static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context,
-                                                   const Engram& engram);
+                                                   const Engram& engram, int layers = kLayers);
   static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context) {
     return create(family, tokens, sequences, context, {});
   }
@@ -46,6 +47,12 @@ class CudaSteps {
 #ifdef DEEPINFER_HAS_CUDA
   // The same step, node by node.
   Result<backend::cuda::NodeTimes> time_nodes(int sequences, int tokens, int start, int samples);
+  // backend/cuda/probe.h.
+  Result<backend::cuda::KernelChoices> choices() { return backend::cuda::choices_of(*backend_); }
+  Result<void> choose(const backend::cuda::KernelChoices& choices) {
+    return backend::cuda::choose(*backend_, choices);
+  }
+  Result<backend::cuda::DeviceMemory> device_memory() { return backend::cuda::device_memory(*backend_); }
 #endif
 
   // Distinct experts that the last step chose, by layer with a gate, in their order.

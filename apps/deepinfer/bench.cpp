@@ -28,6 +28,7 @@ struct Options {
   std::string kernels;
   int threads = 0;
   int samples = 0;
+  std::string write;
   bool list = false;
   bool json = false;
 };
@@ -48,12 +49,18 @@ std::string row_text(const bench::Row& row) {
 
 Result<std::vector<bench::Row>> run_benches(const Options& options) {
   std::vector<bench::Row> rows;
+  if (!options.write.empty() &&
+      std::find(options.names.begin(), options.names.end(), "tune") == options.names.end())
+    return make_error(ErrorKind::kInvalidArgument,
+                      "cannot write " + options.write + ": no bench named makes a table",
+                      "--write is for the bench tune");
   for (const std::string& name : options.names) {
     DI_ASSIGN(const bench::Bench* found, bench::find_bench(name));
     bench::Options settings;
     settings.threads = options.threads;
     settings.kernels = options.kernels;
     settings.samples = options.samples;
+    settings.write = options.write;
     Progress progress(name, kProgressSteps, !options.json);
     settings.progress = [&](std::string_view, double done) {
       progress.update(static_cast<std::int64_t>(done * static_cast<double>(kProgressSteps)));
@@ -156,6 +163,9 @@ void add_bench(Context& context) {
   command->add_option("--threads", options->threads, "Threads; 0 = all")->check(CLI::Range(0, 1024));
   command->add_option("--samples", options->samples, "Timed repetitions; 0 = the bench's own number")
       ->check(CLI::Range(0, 10000));
+  command->add_option(
+      "--write", options->write,
+      "File for the table of choices that the bench tune makes: choices_table.cpp, to build with");
   command->add_flag("--json", options->json, "Print a list of rows as JSON");
   command->callback([&context, options] {
     context.action = [options] {

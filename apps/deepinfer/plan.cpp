@@ -78,6 +78,9 @@ const char* detail_of(const std::string& tag) {
       {"tables", "sines and cosines, lists of layers"},
       {"step inputs", "ids, positions and block tables of a step"},
       {"given rows", "rows in place of embeddings, as of images"},
+      {"pinned step inputs", "the same, page-locked, on their way to the device"},
+      {"logits", "page-locked, of rows that the host reads"},
+      {"sampled ids", "page-locked, what the device chose"},
       {"driver and graphs", "kept free for the driver and captured graphs"},
   };
   for (const auto& [known, detail] : kDetails)

@@ -114,7 +114,7 @@ std::int64_t taken_by(const backend::Backend* device, std::int64_t bytes) {
 
 // The blocks and, with a prefix cache, what it takes beside them.
 void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t blocks, std::int64_t block_bytes,
-                const backend::Backend* device) {
+                const backend::Backend* device, bool index_on_host) {
   plan.items.push_back(
       {"kv blocks", taken_by(device, blocks * block_bytes),
        fmt::format("{} blocks of {} bytes, {} tokens each", blocks, block_bytes, state::kBlockTokens)});
@@ -124,7 +124,8 @@ void add_blocks(MemoryPlan& plan, const PrefixMemory& prefix, std::int64_t block
                           fmt::format("{} exact states of {} bytes, for hits in exact mode", prefix.snapshots,
                                       prefix.snapshot_bytes)});
   }
-  plan.items.push_back({"prefix index", prefix.index_bytes(blocks), "keys and tree of the cached blocks"});
+  plan.items.push_back(
+      {"prefix index", prefix.index_bytes(blocks), "keys and tree of the cached blocks", index_on_host});
 }
 
 }  // namespace
@@ -189,7 +190,9 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   DI_ASSIGN(core.device, backend::create(options.backend, options.backend_options));
   MemoryPlan& plan = loaded.plan;
   plan.budget = options.memory_budget;
-  if (plan.budget == 0) plan.budget = core.device->memory_budget();
+  const std::int64_t of_device = core.device->memory_budget();  // before anything is taken of it
+  const bool index_on_host = of_device != 0;
+  if (plan.budget == 0) plan.budget = of_device;
   if (plan.budget == 0) plan.budget = memory_budget();
   plan.items = {weights_item(*model.graph)};
   PrefixMemory prefix =
@@ -198,7 +201,7 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
     const backend::Backend* device = loaded.core.device.get();
     plan.items.push_back({"sequence state", taken_by(device, sizes.sequences * sequence_bytes),
                           fmt::format("{} sequences of {} bytes", sizes.sequences, sequence_bytes)});
-    add_blocks(plan, prefix, blocks, block_bytes, device);
+    add_blocks(plan, prefix, blocks, block_bytes, device, index_on_host);
   };
   const std::string least = fmt::format("one sequence of {} tokens", sizes.max_model_len);
   add_pools(std::max(options.blocks, blocks_each));
@@ -222,10 +225,11 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   std::int64_t blocks = options.blocks;
   if (blocks == 0) {
     const std::int64_t for_blocks = left - taken_by(core.device.get(), prefix.states_bytes());
-    blocks = prefix.blocks_within(for_blocks, block_bytes, blocks_each * sizes.sequences);
+    const PrefixMemory index = index_on_host ? PrefixMemory{} : prefix;  // what shares the blocks' memory
+    blocks = index.blocks_within(for_blocks, block_bytes, blocks_each * sizes.sequences);
     // Whole pages may be more than what is left.
     while (blocks > blocks_each &&
-           taken_by(core.device.get(), blocks * block_bytes) + prefix.index_bytes(blocks) > for_blocks)
+           taken_by(core.device.get(), blocks * block_bytes) + index.index_bytes(blocks) > for_blocks)
       --blocks;
     blocks = std::max(blocks, blocks_each);
   }

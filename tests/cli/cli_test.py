@@ -373,6 +373,11 @@ class Results(unittest.TestCase):
         done = run("bench", "serve-sim", environment={"DEEPINFER_TRACES": ""})
         self.assertEqual(done.returncode, 2)
         self.assertIn("--traces", done.stderr)
+        table = traces / "choices_table.cpp"
+        done = run("bench", "serve-sim", "--write", table)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("bench tune", done.stderr)
+        self.assertFalse(table.exists())
 
     def test_batch_requests_arrive_at_their_time(self):
         ids = list(self.golden["p17.ids"][1])

@@ -37,6 +37,9 @@ class CudaBackend final : public Backend {
   void read(std::span<std::byte> to, const std::byte* from) override;
   void fill(std::byte* to, uint8_t value, size_t bytes) override;
 
+  // For probes (probe.h).
+  Device& device() { return *device_; }
+
  private:
   CudaBackend(std::shared_ptr<Device> device, EngramTables tables)
       : device_(std::move(device)), tables_(tables) {}

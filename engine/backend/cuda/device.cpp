@@ -52,6 +52,7 @@ std::shared_ptr<Device> Device::imagine(const Properties& properties) {
   std::shared_ptr<Device> device(new Device(-1, properties.name));
   device->multiprocessors_ = properties.multiprocessors;
   device->capability_ = properties.capability;
+  device->choices_ = choices_for(properties.capability);
   device->total_bytes_ = properties.total_bytes;
   return device;
 }
@@ -109,6 +110,7 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
                     "build with -DDEEPINFER_CUDA_ARCHITECTURES for it, or choose --backend cpu");
   device->multiprocessors_ = properties.multiProcessorCount;
   device->capability_ = capability;
+  device->choices_ = choices_for(capability);
   device->total_bytes_ = static_cast<std::int64_t>(properties.totalGlobalMem);
   for (cudaStream_t* stream : {&device->stream_, &device->copy_stream_})
     if (const cudaError_t error = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "backend/common/health.h"
+#include "backend/cuda/plan/choices.h"
 #include "base/ledger.h"
 #include "base/result.h"
 
@@ -51,6 +52,9 @@ class Device {
   // Has it the instructions of kernels/sm90? They exist on compute capability 9.0 alone.
   bool hopper() const { return capability_ == 90; }
   std::int64_t total_bytes() const { return total_bytes_; }
+  // Those of its capability. For measuring, others from the next launch on that is no captured graph's; not while one is under way.
+  const KernelChoices& choices() const { return choices_; }
+  void choose(const KernelChoices& choices) { choices_ = choices; }
   Ledger& ledger() { return ledger_; }
   cudaStream_t stream() const { return stream_; }  // of steps
   // Beside a step's, and joined to it before the step ends: one a branch of its schedule.
@@ -73,6 +77,7 @@ class Device {
   int multiprocessors_ = 0;
   int capability_ = 0;
   std::int64_t total_bytes_ = 0;
+  KernelChoices choices_ = choices_for(0);
   Ledger ledger_;
   cudaStream_t stream_ = nullptr;
   std::array<cudaStream_t, kBranches> side_streams_ = {};

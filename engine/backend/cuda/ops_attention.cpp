@@ -69,9 +69,11 @@ Result<DeviceOp> fast_attention(const Prepare& prepare, const PlainAttention& pl
         sized.step = step->data();
         sized.queries = launch.sized(rows);
         sized.most_keys = most_keys(plain, launch.context);
+        const KernelChoices& choices = device->choices();
+        const int fused =
+            sized.rows.shape.code == RecordCode::kNvfp4 ? choices.fused_queries_nvfp4 : choices.fused_queries;
         const cudaError_t error =
-            choose_attention(sized, device->capability() / 10, device->capability() % 10) ==
-                    AttentionVariant::kFused
+            choose_attention(sized, device->capability(), fused) == AttentionVariant::kFused
                 ? launch_fused_attention(sized, device->multiprocessors(), launch.stream)
                 : launch_split_attention(sized, scratch->at<void>(), workspace, launch.stream);
         device->note(error, "launched attention");
@@ -262,7 +264,8 @@ DeviceOp fast_index(const Prepare& prepare, const IndexOperands& with) {
     for (int first = 0; first < scores.queries.most; first += static_cast<int>(batch)) {
       scores.first_row = first;
       scores.row_count = std::min(static_cast<int>(batch), scores.queries.most - first);
-      const IndexVariant variant = choose_index(scores, device->capability() / 10, device->capability() % 10);
+      const IndexVariant variant =
+          choose_index(scores, device->capability(), device->choices().shared_index_queries);
       device->note(variant == IndexVariant::kWarp
                        ? launch_index_scores(scores, device->multiprocessors(), launch.stream)
                        : launch_index_scores_sm90(scores, variant == IndexVariant::kManyQueries,

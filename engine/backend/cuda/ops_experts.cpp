@@ -5,7 +5,6 @@
 #include "backend/cuda/kernels/common/experts.h"
 #include "backend/cuda/kernels/sm90/experts_many.h"
 #include "backend/cuda/ops.h"
-#include "backend/cuda/plan/choices.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -249,7 +248,7 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
         std::array<StackPart, 2> first = stacks;
         first[0].out = t;
         assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
-        if (many.usable && has_many_pairs(sized.most, top_k, experts)) {
+        if (many.usable && device->choices().has_many_pairs(sized.most, top_k, experts)) {
           ExpertsGateUpPlan gate_up_plan = many.gate_up;
           gate_up_plan.experts.pairs.first = assignment.first;
           gate_up_plan.experts.pairs.slots = assignment.slots;

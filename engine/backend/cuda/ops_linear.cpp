@@ -6,7 +6,6 @@
 #include "backend/cuda/kernels/common/linear.h"
 #include "backend/cuda/kernels/sm90/linear_many.h"
 #include "backend/cuda/ops.h"
-#include "backend/cuda/plan/choices.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -90,17 +89,19 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
   const RowSpace rows = prepare.space_of(node.outputs[0]);
   const std::int64_t most_rows = prepare.most_rows(node.outputs[0]);
   ManyPlans many;
-  if (has_many_rows(most_rows) && prepare.device->hopper())
+  if (prepare.device->choices().has_many_rows(most_rows) && prepare.device->hopper())
     many = plan_many(prepare, parts, x, rows, most_rows);
   return [=, step = &prepare.step, device = prepare.device](const Launch& launch) {
     const RowSpace sized = launch.sized(rows);
     const int processors = device->multiprocessors();
-    if (many.parts.empty() || !has_many_rows(sized.most)) {
+    const KernelChoices& choices = device->choices();
+    if (many.parts.empty() || !choices.has_many_rows(sized.most)) {
       linear_few(step->data(), sized, parts, x, processors, launch.stream);
       return;
     }
-    const LinearManyPlan& plan =
-        many.by_row_tile.at(linear_many_row_tile(many.parts, sized.most, processors));
+    const int row_tile =
+        choices.row_tile != 0 ? choices.row_tile : linear_many_row_tile(many.parts, sized.most, processors);
+    const LinearManyPlan& plan = many.by_row_tile.at(row_tile);
     device->note(launch_linear_many(plan, sized.most, processors, launch.stream), "launched a product");
   };
 }

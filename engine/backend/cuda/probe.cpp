@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "backend/cuda/backend.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/executor.h"
 #include "backend/cuda/kernels/common/roof.h"
@@ -39,6 +40,14 @@ double best_time(Device& device, const std::function<void()>& work,
   (void)cudaEventDestroy(begin);
   (void)cudaEventDestroy(end);
   return best * 1e-3;
+}
+
+Result<Device*> device_of(Backend& backend) {
+  auto* const mine = dynamic_cast<CudaBackend*>(&backend);
+  if (mine == nullptr)
+    return make_error(ErrorKind::kInvalidArgument,
+                      fmt::format("cannot probe the {} backend as a GPU's", backend.capabilities().backend));
+  return &mine->device();
 }
 
 }  // namespace
@@ -130,6 +139,34 @@ Result<NodeTimes> time_nodes(Executable& executable, const StepInputs& inputs, i
   times.graph = executor->graph();
   DI_ASSIGN(times.nodes, executor->time_nodes(inputs, samples));
   return times;
+}
+
+Result<KernelChoices> choices_of(Backend& backend) {
+  DI_ASSIGN(Device* const device, device_of(backend));
+  return device->choices();
+}
+
+Result<void> choose(Backend& backend, const KernelChoices& choices) {
+  DI_ASSIGN(Device* const device, device_of(backend));
+  device->choose(choices);
+  return {};
+}
+
+Result<DeviceMemory> device_memory(Backend& backend) {
+  DI_ASSIGN(Device* const found, device_of(backend));
+  Device& device = *found;
+  device.use();
+  std::size_t free = 0, total = 0;
+  device.note(cudaMemGetInfo(&free, &total), "said how much memory it has");
+  DI_TRY(device.healthy());
+  DeviceMemory memory;
+  memory.device = device.name();
+  memory.capability = device.capability();
+  memory.taken = device.ledger().rows();
+  memory.taken_bytes = static_cast<std::int64_t>(device.ledger().used());
+  memory.free_bytes = static_cast<std::int64_t>(free);
+  memory.total_bytes = static_cast<std::int64_t>(total);
+  return memory;
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -12,7 +12,7 @@ Result<StepBuffers> StepBuffers::create(std::shared_ptr<Device> device, const St
   buffers.device_ = device;
   buffers.ratios_ = std::move(ratios);
   const std::size_t bytes = buffers.places_.bytes;
-  DI_ASSIGN(buffers.host_bytes_, PinnedBuffer::create(device, "step inputs", kHostBuffers * bytes));
+  DI_ASSIGN(buffers.host_bytes_, PinnedBuffer::create(device, "pinned step inputs", kHostBuffers * bytes));
   DI_ASSIGN(buffers.turn_, DeviceBuffer::create(device, "step inputs", sizeof(FetchTurn)));
   constexpr FetchTurn kFirst;
   device->upload(buffers.turn_.data(), &kFirst, sizeof kFirst, "took the first step's turn");

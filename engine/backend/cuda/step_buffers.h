@@ -35,6 +35,8 @@ class StepBuffers {
   // Of device memory.
   std::int64_t input_bytes() const { return static_cast<std::int64_t>(device_bytes_.size() + turn_.size()); }
   std::int64_t given_bytes() const { return static_cast<std::int64_t>(embeds_.size()); }
+  // Of the host's page-locked memory.
+  std::int64_t pinned_bytes() const { return static_cast<std::int64_t>(host_bytes_.size()); }
 
  private:
   StepBuffers() = default;

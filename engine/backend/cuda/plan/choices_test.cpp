@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "backend/cuda/kernels/common/attention_shape.h"
@@ -40,23 +45,64 @@ TEST(Choices, Attention) {
       {RecordCode::kNvfp4, 64, 8192, 80, AttentionVariant::kSplit},
       {RecordCode::kNvfp4, 64, 8192, 91, AttentionVariant::kSplit},
   };
+  const KernelChoices& choices = choices_for(90);
   for (const auto& row : kTable)
-    EXPECT_EQ(
-        choose_attention(shape(row.rows, row.heads, row.queries), row.capability / 10, row.capability % 10),
-        row.variant)
+    EXPECT_EQ(choose_attention(
+                  shape(row.rows, row.heads, row.queries), row.capability,
+                  row.rows == RecordCode::kNvfp4 ? choices.fused_queries_nvfp4 : choices.fused_queries),
+              row.variant)
         << static_cast<int>(row.rows) << ' ' << row.heads << ' ' << row.queries << ' ' << row.capability;
 }
 
 TEST(Choices, Products) {
-  EXPECT_FALSE(has_many_rows(1));
-  EXPECT_FALSE(has_many_rows(8));
-  EXPECT_TRUE(has_many_rows(9));
-  EXPECT_TRUE(has_many_rows(8192));
-  EXPECT_TRUE(has_many_pairs(5, 1, 1));
-  EXPECT_FALSE(has_many_pairs(4, 1, 1));
-  EXPECT_FALSE(has_many_pairs(128, 8, 256));
-  EXPECT_TRUE(has_many_pairs(129, 8, 256));
-  EXPECT_TRUE(has_many_pairs(std::int64_t{1} << 30, 8, 256)) << "no overflow";
+  KernelChoices choices;
+  choices.many_rows = 9;
+  choices.many_pairs = 4;
+  EXPECT_FALSE(choices.has_many_rows(1));
+  EXPECT_FALSE(choices.has_many_rows(8));
+  EXPECT_TRUE(choices.has_many_rows(9));
+  EXPECT_TRUE(choices.has_many_rows(8192));
+  EXPECT_TRUE(choices.has_many_pairs(5, 1, 1));
+  EXPECT_FALSE(choices.has_many_pairs(4, 1, 1));
+  EXPECT_FALSE(choices.has_many_pairs(128, 8, 256));
+  EXPECT_TRUE(choices.has_many_pairs(129, 8, 256));
+  EXPECT_TRUE(choices.has_many_pairs(std::int64_t{1} << 30, 8, 256)) << "no overflow";
+}
+
+TEST(ChoicesTable, HasARowForEveryCapability) {
+  std::set<int> seen;
+  for (const KernelChoices& row : choices_table()) {
+    EXPECT_TRUE(seen.insert(row.capability).second) << row.capability << " twice";
+    EXPECT_EQ(&choices_for(row.capability), &row);
+    EXPECT_GE(row.many_rows, 1);
+    EXPECT_GE(row.many_pairs, 0);
+    EXPECT_GE(row.fused_queries, 1);
+    EXPECT_GE(row.fused_queries_nvfp4, 1);
+    EXPECT_GE(row.shared_index_queries, 1);
+    EXPECT_FALSE(row.measured.empty());
+    EXPECT_EQ(row.row_tile, 0) << "for measuring alone";
+  }
+  EXPECT_TRUE(seen.contains(90));
+  EXPECT_EQ(choices_table().back().capability, 0);
+  EXPECT_EQ(&choices_for(123), &choices_table().back());
+}
+
+TEST(ChoicesTable, TheShippedFileIsWhatIsWritten) {
+  std::ifstream file(DEEPINFER_SOURCE_DIR "/engine/backend/cuda/plan/choices_table.cpp");
+  const std::string shipped((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(choices_source(choices_table()), shipped);
+  const KernelChoices other[] = {{100, 2, 3, 4, 5, 6, "somewhere"}};
+  EXPECT_NE(choices_source(other).find("\n      {100, 2, 3, 4, 5, 6, \"somewhere\"},\n"), std::string::npos);
+}
+
+TEST(ChoicesTable, TheSecondKernelTakesOverWhereItNeverLosesAgain) {
+  const int sizes[] = {1, 2, 4, 8, 16};
+  const double first[] = {1, 2, 3, 4, 5};
+  const auto at = [&](std::array<double, 5> second) { return crossing(sizes, first, second); };
+  EXPECT_EQ(at({9, 9, 9, 4, 4}), 8) << "as fast is enough";
+  EXPECT_EQ(at({9, 1, 9, 9, 4}), 16) << "a win before a loss is noise";
+  EXPECT_EQ(at({1, 1, 1, 1, 1}), 1);
+  EXPECT_EQ(at({1, 1, 1, 1, 6}), 17) << "never";
 }
 
 TEST(SplitAttention, EveryKeyHeadAndQueryHasItsPlace) {

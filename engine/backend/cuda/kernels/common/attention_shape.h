@@ -55,12 +55,12 @@ enum class AttentionVariant : int {
   kFused,  // sm_90a only: wgmma, one block a query, no workspace
 };
 
-// The variant for a device of compute capability major.minor and this shape.
-constexpr AttentionVariant choose_attention(const SparseAttention& attention, int major, int minor) {
-  // wgmma takes 64 heads at a time; with fewer than 33 half of it would be padding. Where the two cross depends on how long a key takes to decode.
-  const int fewest_fused_queries = attention.rows.shape.code == RecordCode::kNvfp4 ? 64 : 128;
-  const bool hopper = major == 9 && minor == 0;
-  return hopper && attention.heads > 32 && attention.queries.most >= fewest_fused_queries
+// The variant for a device of this compute capability (90 for 9.0) and this shape. kFused takes over from so many queries on as
+// plan/choices.h says: where the two cross depends on how long a key takes to decode.
+constexpr AttentionVariant choose_attention(const SparseAttention& attention, int capability,
+                                            int fewest_fused_queries) {
+  // wgmma takes 64 heads at a time; with fewer than 33 half of it would be padding.
+  return capability == 90 && attention.heads > 32 && attention.queries.most >= fewest_fused_queries
              ? AttentionVariant::kFused
              : AttentionVariant::kSplit;
 }

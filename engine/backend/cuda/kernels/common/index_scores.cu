@@ -117,14 +117,14 @@ void launch(const IndexScores& index, dim3 grid, cudaStream_t stream) {
 
 }  // namespace
 
-IndexVariant choose_index(const IndexScores& index, int major, int minor) {
-  const bool hopper = major == 9 && minor == 0;
-  if (!hopper || (index.heads != 32 && index.heads != 64) || index.keys.shape.code != RecordCode::kMxfp4)
+IndexVariant choose_index(const IndexScores& index, int capability, int fewest_shared_queries) {
+  if (capability != 90 || (index.heads != 32 && index.heads != 64) ||
+      index.keys.shape.code != RecordCode::kMxfp4)
     return IndexVariant::kWarp;
   // A decode step has a row or a few of each sequence; a chunk has hundreds of one.
-  constexpr int kFewestShared = 192;
-  return index.candidates == nullptr && index.queries.most >= kFewestShared ? IndexVariant::kManyQueries
-                                                                            : IndexVariant::kOneQuery;
+  return index.candidates == nullptr && index.queries.most >= fewest_shared_queries
+             ? IndexVariant::kManyQueries
+             : IndexVariant::kOneQuery;
 }
 
 cudaError_t launch_index_scores(const IndexScores& index, int multiprocessors, cudaStream_t stream) {

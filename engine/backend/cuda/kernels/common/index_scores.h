@@ -48,7 +48,8 @@ enum class IndexVariant : int {
   kOneQuery,  // sm_90a, wgmma, a query at a time; 32 or 64 heads
   kManyQueries  // sm_90a, wgmma, up to 256 / heads queries of one sequence share decoded keys; without candidates
 };
-IndexVariant choose_index(const IndexScores& index, int major, int minor);
+// For a device of this compute capability (90 for 9.0); kManyQueries from so many queries on (plan/choices.h).
+IndexVariant choose_index(const IndexScores& index, int capability, int fewest_shared_queries);
 
 // Refuses (cudaErrorInvalidValue) shapes outside the contract. multiprocessors: of the device.
 cudaError_t launch_index_scores(const IndexScores& index, int multiprocessors, cudaStream_t stream);  // kWarp
