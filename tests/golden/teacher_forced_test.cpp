@@ -534,7 +534,7 @@ INSTANTIATE_TEST_SUITE_P(All, TeacherForced,
                                          Case{"mini4", "mini4", "p129", false},
                                          Case{"mini4_quantised", "mini4", "p129"},
                                          Case{"narrow41", "mini41", "", true, true}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& of) { return of.param.name; });
 
 }  // namespace
 

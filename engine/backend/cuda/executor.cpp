@@ -412,9 +412,6 @@ std::vector<Executable::Memory> Executor::memory() const {
   std::int64_t kept = 0;
   for (const KeptScores& site : kept_)
     kept += static_cast<std::int64_t>(site.memory.size());
-  std::int64_t sampled_ids = 0;
-  for (const Place& each : places_)
-    sampled_ids += static_cast<std::int64_t>(each.sampled.size());
   return {{"weights", weights_.bytes()},
           {"engram tables", weights_.table_bytes(), weights_.place() == TablePlace::kHost},
           {"step buffers", static_cast<std::int64_t>(arena_.size() + sampled_.size())},
@@ -425,7 +422,7 @@ std::vector<Executable::Memory> Executor::memory() const {
           {"given rows", buffers_->given_bytes()},
           {"pinned step inputs", buffers_->pinned_bytes(), true},
           {"logits", static_cast<std::int64_t>(logits_.size()), true},
-          {"sampled ids", sampled_ids, true}};
+          {"sampled ids", static_cast<std::int64_t>(host_sampled_.size()), true}};
 }
 
 }  // namespace deepinfer::backend::cuda
