@@ -32,17 +32,15 @@ std::vector<Bench>& table() {
       {"cuda-sampler", "256 rows of 129,280 logits sampled on the device, caches cold: bytes a second",
        run_cuda_sampler},
       {"cuda-whole",
-       "time to the first token of 2,048, and tokens a second of 1, 32 and 128 sequences, with the layers "
-       "that fit, and by "
-       "arithmetic for 40",
+       "time to the first token of 2,048, tokens a second of 1, 32 and 128 sequences: the layers that fit, "
+       "and 40 by "
+       "arithmetic",
        run_cuda_whole},
       {"prefix-index", "time to look up a prompt of 100,000 tokens in a prefix cache of 200,000 blocks",
        run_prefix_index},
       {"sse", "events of a streamed answer a second, encoded and written to a socket, one core", run_sse},
       {"tune",
-       "kernels that give the same bits at sizes where one takes over from the other, beside what is chosen; "
-       "--write "
-       "makes a table of it",
+       "kernels that give the same bits, at sizes on either side of where one takes over from the other",
        run_cuda_tune},
       {"sched", "time to plan a step of 256 sequences while 8,000 requests wait", run_sched},
   };
