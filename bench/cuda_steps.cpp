@@ -16,13 +16,14 @@ double median(std::vector<double> values) {
 }
 
 Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, int sequences, int context,
-                                                     const Engram& engram) {
+                                                     const Engram& engram, model::Activations activations) {
   auto steps = std::unique_ptr<CudaSteps>(new CudaSteps);
   SyntheticSize size;
   size.layers = kLayers;
   size.experts = family == Family::kV4 ? 256 : 384;
   size.vocab = 129280;
   size.engram_buckets = engram.buckets;
+  size.activations = activations;
   DI_ASSIGN(steps->synthetic_, make_synthetic(family, size));
   auto graph = std::make_shared<graph::Graph>(*steps->synthetic_->model.graph);
   for (const graph::Node& node : graph->nodes) {
