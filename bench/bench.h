@@ -51,6 +51,7 @@ Result<std::vector<Row>> run_cpu_prefill(const Options& options);
 // Whole steps of the cuda backend on synthetic checkpoints of real widths and all experts (cuda_step.cpp).
 Result<std::vector<Row>> run_cuda_decode(const Options& options);
 Result<std::vector<Row>> run_cuda_prefill(const Options& options);
+Result<std::vector<Row>> run_cuda_prefill_fp8(const Options& options);  // with FP8 activations
 // What Engram tables on the host cost a step, beside tables on the device (cuda_engram.cpp).
 Result<std::vector<Row>> run_cuda_engram(const Options& options);
 // The nodes of such steps, one by one (cuda_nodes.cpp).

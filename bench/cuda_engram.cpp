@@ -40,8 +40,8 @@ Result<Placed> measure(backend::EngramTables tables, const Options& options, dou
     if (options.progress) options.progress(what, begun + done / 2);
   };
   progress("weights and tables", 0);
-  DI_ASSIGN(const auto steps,
-            CudaSteps::create(Family::kV41, kMost, kMost, kContext + 256, {kBuckets, tables}));
+  DI_ASSIGN(const auto steps, CudaSteps::create(Family::kV41, kMost, kMost, kContext + 256,
+                                                CudaSteps::Engram{kBuckets, tables}));
   Placed placed;
   placed.description = steps->synthetic().description;
   for (const backend::Executable::Memory& row : steps->memory())

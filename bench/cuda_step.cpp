@@ -118,22 +118,13 @@ Result<void> decode_family(Family family, double roof, const Options& options, s
   return {};
 }
 
-}  // namespace
-
-Result<std::vector<Row>> run_cuda_decode(const Options& options) {
-  DI_ASSIGN(const double roof, read_roof());
-  std::vector<Row> rows;
-  DI_TRY(decode_family(Family::kV41, roof, options, rows));
-  DI_TRY(decode_family(Family::kV4, roof, options, rows));
-  return rows;
-}
-
-Result<std::vector<Row>> run_cuda_prefill(const Options& options) {
+Result<std::vector<Row>> prefill(const Options& options, model::Activations activations) {
   constexpr double kRoof =
       790e12 / 2;  // a large bf16 product through cuBLAS on an H200, multiply-adds a second
   std::vector<Row> rows;
   if (options.progress) options.progress("V4.1: weights", 0);
-  DI_ASSIGN(const auto steps, CudaSteps::create(Family::kV41, kPrefillTokens, 1, kPrefillTokens));
+  DI_ASSIGN(const auto steps, CudaSteps::create(Family::kV41, kPrefillTokens, 1, kPrefillTokens,
+                                                CudaSteps::Engram{}, CudaSteps::kLayers, activations));
   const ForwardWork work(steps->graph(), kExpertsPerToken);
   double multiplies = 0;
   for (int position = 0; position < kPrefillTokens; ++position)
@@ -147,11 +138,30 @@ Result<std::vector<Row>> run_cuda_prefill(const Options& options) {
   }
   const double seconds = median(times);
   rows.push_back(
-      {"cuda-prefill V4.1 8192 tokens", multiplies / seconds / 1e12, "T multiply-adds/s", kRoof / 1e12,
+      {fmt::format("cuda-prefill V4.1 8192 tokens, activations {}", model::name_of(activations)),
+       multiplies / seconds / 1e12, "T multiply-adds/s", kRoof / 1e12,
        fmt::format("{:.1f} ms a step of {} layers; the limit is a large bf16 product seen on an H200, 790 "
                    "TFLOP/s, not measured in this run; {}",
                    seconds * 1e3, CudaSteps::kLayers, steps->synthetic().description)});
   return rows;
+}
+
+}  // namespace
+
+Result<std::vector<Row>> run_cuda_decode(const Options& options) {
+  DI_ASSIGN(const double roof, read_roof());
+  std::vector<Row> rows;
+  DI_TRY(decode_family(Family::kV41, roof, options, rows));
+  DI_TRY(decode_family(Family::kV4, roof, options, rows));
+  return rows;
+}
+
+Result<std::vector<Row>> run_cuda_prefill(const Options& options) {
+  return prefill(options, model::Activations::kBf16);
+}
+
+Result<std::vector<Row>> run_cuda_prefill_fp8(const Options& options) {
+  return prefill(options, model::Activations::kFp8);
 }
 
 }  // namespace deepinfer::bench

@@ -16,13 +16,15 @@ double median(std::vector<double> values) {
 }
 
 Result<std::unique_ptr<CudaSteps>> CudaSteps::create(Family family, int tokens, int sequences, int context,
-                                                     const Engram& engram, int layers) {
+                                                     const Engram& engram, int layers,
+                                                     model::Activations activations) {
   auto steps = std::unique_ptr<CudaSteps>(new CudaSteps);
   SyntheticSize size;
   size.layers = layers;
   size.experts = family == Family::kV4 ? kV4Experts : kV41Experts;
   size.vocab = 129280;
   size.engram_buckets = engram.buckets;
+  size.activations = activations;
   DI_ASSIGN(steps->synthetic_, make_synthetic(family, size));
   auto graph = std::make_shared<graph::Graph>(*steps->synthetic_->model.graph);
   for (const graph::Node& node : graph->nodes) {

@@ -31,10 +31,11 @@ class CudaSteps {
   };
 
   // Errors of the backend, among them kUnsupported where this build or machine has none.
-  static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context,
-                                                   const Engram& engram, int layers = kLayers);
+  static Result<std::unique_ptr<CudaSteps>> create(
+      Family family, int tokens, int sequences, int context, const Engram& engram, int layers = kLayers,
+      model::Activations activations = model::Activations::kBf16);
   static Result<std::unique_ptr<CudaSteps>> create(Family family, int tokens, int sequences, int context) {
-    return create(family, tokens, sequences, context, {});
+    return create(family, tokens, sequences, context, Engram{});
   }
 
   // Seconds of a step of `tokens` further tokens of each of `sequences`, from position `start` on: from the call until its ids are

@@ -36,7 +36,8 @@ Result<Depth> measure(int layers, const Options& options, double begun) {
     if (options.progress) options.progress(fmt::format("{} layers: {}", layers, what), begun + done / 2);
   };
   progress("weights", 0);
-  DI_ASSIGN(const auto steps, CudaSteps::create(Family::kV41, kPrompt, kMost, kContext + 256, {}, layers));
+  DI_ASSIGN(const auto steps,
+            CudaSteps::create(Family::kV41, kPrompt, kMost, kContext + 256, CudaSteps::Engram{}, layers));
   Depth depth;
   depth.description = steps->synthetic().description;
   progress("a prompt", 0.6);

@@ -29,6 +29,7 @@ std::vector<Bench>& table() {
        run_cuda_nodes},
       {"cuda-prefill", "a step of 8,192 prompt tokens on the same layers: multiply-adds a second",
        run_cuda_prefill},
+      {"cuda-prefill-fp8", "cuda-prefill with activations that are quantised to FP8", run_cuda_prefill_fp8},
       {"cuda-sampler", "256 rows of 129,280 logits sampled on the device, caches cold: bytes a second",
        run_cuda_sampler},
       {"cuda-whole",

@@ -274,7 +274,7 @@ Result<std::unique_ptr<Synthetic>> make_synthetic(Family family, const Synthetic
       std::filesystem::temp_directory_path() /
       fmt::format("deepinfer-bench-{}-{}.json", getpid(), static_cast<int>(family));
   std::ofstream(path) << config_text(family, size);
-  auto model = model::load_config_only(path, {});
+  auto model = model::load_config_only(path, {.activations = size.activations});
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
   if (!model.ok()) return within(std::move(model).error(), "cannot build the synthetic checkpoint");

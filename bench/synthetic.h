@@ -34,6 +34,7 @@ struct SyntheticSize {
   int vocab = 16384;
   // V4.1: least buckets of a hash of Engram in the layers kEngramLayers, 24 hashes a table and 256 columns a row; 0: no Engram.
   std::int64_t engram_buckets = 0;
+  model::Activations activations = model::Activations::kBf16;
 };
 inline constexpr int kEngramLayers[] = {1, 3};  // the first as released, the second before the cut
 

@@ -42,6 +42,10 @@ Result<std::string> prefix_secret(const Settings& settings) {
 
 }  // namespace
 
+model::Activations activations_of(const Settings& settings) {
+  return settings.text("activations") == "fp8" ? model::Activations::kFp8 : model::Activations::kBf16;
+}
+
 backend::EngramTables engram_tables_of(const Settings& settings) {
   const std::string& place = settings.text("engram_tables");
   if (place == "device") return backend::EngramTables::kDevice;
@@ -78,6 +82,7 @@ Result<runtime::LoadOptions> EngineChoice::load_options() const {
   DI_ASSIGN(options.token_map, service::token_map_for(options.model_directory));
   const bool f32 = settings.text("precision") == "f32" || (for_score_ && !settings.given("precision"));
   options.build.precision = f32 ? graph::Precision::kF32 : graph::Precision::kBf16;
+  options.build.activations = activations_of(settings);
   options.build.kv_quant = settings.enabled("kv_quant");
   options.backend = settings.text("backend").empty() ? backend::best_available() : settings.text("backend");
   options.backend_options.threads = static_cast<int>(settings.integer("threads"));

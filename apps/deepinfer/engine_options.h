@@ -14,6 +14,7 @@
 
 namespace deepinfer::app {
 
+model::Activations activations_of(const Settings& settings);
 backend::EngramTables engram_tables_of(const Settings& settings);
 
 class EngineChoice {
@@ -25,7 +26,7 @@ class EngineChoice {
   // Flags and environment together, checked. kInvalidArgument names the known values.
   Result<Settings> settings() const;
   Result<std::filesystem::path> model_directory() const { return model_.directory(); }
-  // What runtime::load needs: directory, precision, backend, threads, kernels, context, prefix cache.
+  // What runtime::load needs: directory, precision, activations, backend, threads, kernels, context, prefix cache.
   Result<runtime::LoadOptions> load_options() const;
   // --mode or its environment name; nullopt when neither is given.
   Result<std::optional<runtime::Mode>> requested_mode() const;

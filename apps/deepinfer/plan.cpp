@@ -170,6 +170,7 @@ Result<int> plan(const Options& options) {
   }
   model::BuildOptions build;
   build.precision = settings.text("precision") == "f32" ? graph::Precision::kF32 : graph::Precision::kBf16;
+  build.activations = activations_of(settings);
   build.kv_quant = settings.enabled("kv_quant");
   std::filesystem::path config = options.config;
   if (config.empty()) {

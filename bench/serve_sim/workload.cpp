@@ -31,7 +31,8 @@ Workload prepare(const std::vector<Conversation>& conversations) {
   const std::string format = registry.fingerprint_text();
   const cache::PrefixCacheOptions options = one_row_cache();
   const std::string salt = cache::tenant_salt(options.secret, "");
-  const cache::BlockKeys keys({options.fingerprint, options.precision, format, options.kernel_set, salt});
+  const cache::BlockKeys keys(
+      {options.fingerprint, options.precision, options.activations, format, options.kernel_set, salt});
   Workload workload;
   std::set<cache::BlockKey> distinct;
   for (std::size_t c = 0; c < conversations.size(); ++c) {

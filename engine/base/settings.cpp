@@ -15,6 +15,7 @@ namespace {
 constexpr SettingChoice kBackends[] = {
     {"reference", ""}, {"cpu", "cpu"}, {"cuda", "nvidia"}, {"cuda", "cuda"}, {"ascend", "ascend"}};
 constexpr SettingChoice kPrecisions[] = {{"bf16", ""}, {"f32", ""}};
+constexpr SettingChoice kActivations[] = {{"bf16", ""}, {"fp8", ""}};
 constexpr SettingChoice kModes[] = {{"exact", "off"}, {"replay", "compact"}};
 constexpr SettingChoice kTablePlaces[] = {{"auto", ""}, {"device", ""}, {"host", ""}};
 constexpr SettingChoice kLogLevels[] = {
@@ -38,6 +39,14 @@ constexpr SettingRow kRows[] = {
      .default_value = "bf16",
      .choices = kPrecisions,
      .documentation = "Element type of activations between operations. score: f32 unless given."},
+    {.name = "activations",
+     .flag = "--activations",
+     .type = SettingType::kChoice,
+     .default_value = "bf16",
+     .choices = kActivations,
+     .documentation =
+         "Inputs of products with FP8 or FP4 weights. bf16: as they are, the more precise. fp8: quantised to "
+         "E4M3 a row and group of channels, as the published reference does."},
     {.name = "kv_quant",
      .flag = "--kv-quant",
      .type = SettingType::kSwitch,

@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids and lengths are hashed as they lie in memory");
 
-constexpr std::string_view kRootName = "deepinfer block root 2";
+constexpr std::string_view kRootName = "deepinfer block root 3";
 constexpr std::string_view kSaltName = "deepinfer tenant salt 1";
 constexpr std::int64_t kBlock = state::kBlockTokens;
 
@@ -57,6 +57,7 @@ BlockKeys::BlockKeys(const KeyContext& context) : hmac_(bytes_of(context.salt)) 
   std::string message(kRootName);
   append_text(message, context.fingerprint);
   append_text(message, context.precision);
+  append_text(message, context.activations);
   append_text(message, context.record_format);
   append_text(message, context.kernel_set);
   root_ = with_lineage(hmac_({bytes_of(message)}), Lineage::kCold);

@@ -3,7 +3,8 @@
 // Keys form a chain, one 128-token block a link, each an HMAC-SHA-256 under the salt (a secret of the tenant, or
 // of the installation). Integers are little-endian; a text is its length as u32, then its bytes.
 //
-//   root    = HMAC(salt, "deepinfer block root 2" | text fingerprint | text precision | text record format | text kernel set)
+//   root    = HMAC(salt, "deepinfer block root 3" | text fingerprint | text precision | text activations |
+//                  text record format | text kernel set)
 //   content = HMAC(salt, parent's content (32 bytes) | image u8 | 128 x id i32 [| 128 x image flag u8 | image digest (32 bytes)])
 //   key     = content, with the lowest bit of its last byte replaced by the lineage
 //
@@ -52,6 +53,7 @@ inline Lineage lineage_of(const BlockKey& key) {
 struct KeyContext {
   std::string_view fingerprint;    // of the weights and the configuration (model::Model)
   std::string_view precision;      // "f32", "bf16"
+  std::string_view activations;    // "bf16", "fp8"
   std::string_view record_format;  // state::Registry::fingerprint_text()
   std::string_view kernel_set;     // backend::Capabilities
   std::string_view salt;           // a secret: without it nobody can ask whether a prefix is cached

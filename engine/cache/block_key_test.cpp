@@ -15,7 +15,7 @@ std::vector<std::int32_t> ids(int count, int first = 0) {
   return list;
 }
 
-const KeyContext kContext{"weights", "bf16", "records", "avx2", "salt"};
+const KeyContext kContext{"weights", "f32", "bf16", "records", "avx2", "salt"};
 
 TEST(BlockKeys, EveryPartChangesTheKey) {
   std::vector<std::int32_t> tokens = ids(128);
@@ -35,11 +35,12 @@ TEST(BlockKeys, EveryPartChangesTheKey) {
   expect_new(keys.next(keys.root(), {tokens, image, sha256("dog")}), "pixels");
   tokens[127] = 1 << 20;
   expect_new(keys.next(keys.root(), {tokens, {}, std::nullopt}), "ids");
-  for (const KeyContext& other : {KeyContext{"weight", "sbf16", "records", "avx2", "salt"},
-                                  KeyContext{"weights", "f32", "records", "avx2", "salt"},
-                                  KeyContext{"weights", "bf16", "record", "avx2", "salt"},
-                                  KeyContext{"weights", "bf16", "records", "avx512", "salt"},
-                                  KeyContext{"weights", "bf16", "records", "avx2", "other"}}) {
+  for (const KeyContext& other : {KeyContext{"weight", "sf32", "bf16", "records", "avx2", "salt"},
+                                  KeyContext{"weights", "bf16", "bf16", "records", "avx2", "salt"},
+                                  KeyContext{"weights", "f32", "fp8", "records", "avx2", "salt"},
+                                  KeyContext{"weights", "f32", "bf16", "record", "avx2", "salt"},
+                                  KeyContext{"weights", "f32", "bf16", "records", "avx512", "salt"},
+                                  KeyContext{"weights", "f32", "bf16", "records", "avx2", "other"}}) {
     expect_new(BlockKeys(other).root(), "context");
   }
 }
@@ -57,9 +58,9 @@ TEST(BlockKeys, LineageIsReadFromTheKey) {
 // The format is a promise to files and other nodes: the same inputs give this key on every machine and version.
 TEST(BlockKeys, FormatIsStable) {
   const std::vector<std::int32_t> tokens(128, 3);
-  const BlockKeys keys({"f", "p", "r", "k", "s"});
-  std::string root_message = "deepinfer block root 2";
-  for (const char* text : {"f", "p", "r", "k"})
+  const BlockKeys keys({"f", "p", "a", "r", "k", "s"});
+  std::string root_message = "deepinfer block root 3";
+  for (const char* text : {"f", "p", "a", "r", "k"})
     root_message += std::string("\1\0\0\0", 4) + text;
   const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
   const auto cold = [](BlockKey digest) {

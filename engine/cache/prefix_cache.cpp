@@ -106,9 +106,9 @@ Result<TenantId> PrefixCache::tenant(std::string_view name) {
   const std::string salt = tenant_salt(options_.secret, options_.shared_salt ? std::string_view{} : name);
   const std::string format = store_.registry().fingerprint_text();
   const auto id = static_cast<TenantId>(tenants_.size());
-  tenants_.push_back(
-      {BlockKeys({options_.fingerprint, options_.precision, format, options_.kernel_set, salt}),
-       options_.tenant_blocks, 0});
+  tenants_.push_back({BlockKeys({options_.fingerprint, options_.precision, options_.activations, format,
+                                 options_.kernel_set, salt}),
+                      options_.tenant_blocks, 0});
   tenant_names_.emplace(name, id);
   victims_.add_tenant();
   return id;

@@ -36,11 +36,12 @@
 namespace deepinfer::cache {
 
 struct PrefixCacheOptions {
-  std::string fingerprint, precision, kernel_set;  // KeyContext; the record format is the store's registry
-  std::string secret;                              // of the installation, for salts; not empty
-  bool shared_salt = false;                        // every tenant finds what any tenant computed
-  int tenants = 1024;                              // most names
-  int tenant_blocks = 0;                           // quota of a new tenant; 0: the whole pool
+  std::string fingerprint, precision, activations,
+      kernel_set;            // KeyContext; the record format is the store's registry
+  std::string secret;        // of the installation, for salts; not empty
+  bool shared_salt = false;  // every tenant finds what any tenant computed
+  int tenants = 1024;        // most names
+  int tenant_blocks = 0;     // quota of a new tenant; 0: the whole pool
   Eviction eviction = Eviction::kFrequency;
   int snapshots = 0;  // private areas kept for exact hits; 0: exact hits only where nothing needs restoring
   int snapshot_every = 64;  // blocks between two regular ones, at least 1

@@ -30,6 +30,7 @@ class PrefixCacheTest : public testing::Test {
     PrefixCacheOptions options;
     options.fingerprint = "weights";
     options.precision = "f32";
+    options.activations = "bf16";
     options.kernel_set = "plain";
     options.secret = "secret";
     options.snapshots = 8;

@@ -17,7 +17,7 @@ enum class Fusion : uint32_t {
   kHcSite = 1 << 0,      // (expand +) coefficients + collapse + norm of one residual site -> fused_hc_site
   kLinears = 1 << 1,     // two or more linears of one input -> fused_linears
   kGate = 1 << 2,        // router scores + top-k (or table) -> fused_gate
-  kExperts = 1 << 3,     // gate/up + swiglu + down + sum -> fused_experts
+  kExperts = 1 << 3,     // gate/up + swiglu (+ quantisation) + down -> fused_experts
   kRows = 1 << 4,        // (norm +) rope (+ hadamard) (+ quantisation) of vectors -> fused_rows
   kBlockWrite = 1 << 5,  // the same, ending in a global or key write, which quantises -> fused_block_write
   kAttention = 1 << 6,   // (rope +) sparse attention (+ inverse rope) -> fused_attention

@@ -82,23 +82,25 @@ TEST(Fuse, EachPatternAlone) {
       {Fusion::kRows, Op::kFusedRows, 1, {Op::kWindowRows}},
       {Fusion::kAttention, Op::kFusedAttention, 1, {Op::kSparseAttention}},
       {Fusion::kBlockWrite, Op::kFusedBlockWrite, 2, {Op::kGlobalWrite, Op::kKeyWrite}}};
-  const SmallGraph small = SmallGraphBuilder::make(false);
-  for (const Expectation& expected : expectations) {
-    const Graph fused = fuse(small.graph, static_cast<FusionSet>(expected.fusion));
-    SCOPED_TRACE(op_name(expected.fused));
-    const std::map<Op, int> counts = count_ops(fused);
-    ASSERT_TRUE(counts.contains(expected.fused));
-    EXPECT_EQ(counts.at(expected.fused), expected.count);
-    for (const Op op : expected.gone)
-      EXPECT_FALSE(counts.contains(op)) << op_name(op);
-    EXPECT_EQ(opened(fused), opened(small.graph)) << "fusion neither drops nor adds an operation";
-    expect_sound(fused, small.registry);
+  for (const bool quantises : {false, true}) {
+    const SmallGraph small = SmallGraphBuilder::make(false, quantises);
+    for (const Expectation& expected : expectations) {
+      const Graph fused = fuse(small.graph, static_cast<FusionSet>(expected.fusion));
+      SCOPED_TRACE(std::string(op_name(expected.fused)) + (quantises ? " of quantised activations" : ""));
+      const std::map<Op, int> counts = count_ops(fused);
+      ASSERT_TRUE(counts.contains(expected.fused));
+      EXPECT_EQ(counts.at(expected.fused), expected.count);
+      for (const Op op : expected.gone)
+        EXPECT_FALSE(counts.contains(op)) << op_name(op);
+      EXPECT_EQ(opened(fused), opened(small.graph)) << "fusion neither drops nor adds an operation";
+      expect_sound(fused, small.registry);
+    }
   }
 }
 
 TEST(Fuse, AllTogether) {
   for (const bool seams : {false, true}) {
-    const SmallGraph small = SmallGraphBuilder::make(seams);
+    const SmallGraph small = SmallGraphBuilder::make(seams, seams);
     const Graph fused = fuse(small.graph, kAllFusions);
     expect_sound(fused, small.registry);
     EXPECT_EQ(opened(fused), opened(small.graph));

@@ -27,8 +27,10 @@ class SmallGraphBuilder {
   static constexpr int kExperts = 4;
 
   // `seams` keeps the rotated global rows and the router scores alive: values in the middle of fusions.
-  static SmallGraph make(bool seams) {
+  // `quantises`: what the experts' last products take is quantised, as with FP8 activations.
+  static SmallGraph make(bool seams, bool quantises = false) {
     SmallGraphBuilder self;
+    self.quantises_ = quantises;
     self.add_states();
     self.build(seams);
     Result<Graph> graph = self.builder_.finish();
@@ -155,19 +157,26 @@ class SmallGraphBuilder {
     if (seams) builder_.seam("scores", s);
     const std::vector<ValueId> routed =
         builder_.add(Op::kGateTopK, {{s}, {weight(1, kExperts)}, {}, {}}, gate, "experts");
-    const ValueId shared = linear(
-        one(Op::kSwiGlu, {{linear(x, 32, kHidden), linear(x, 32, kHidden)}, {}, {}, {}}, SwiGluAttributes{1}),
-        kHidden, 32);
+    const auto taken = [&](ValueId activation) {
+      const state::RecordLayout record{state::RecordFormat::kFp8Block, 32, 32, 32, false};
+      return quantises_ ? one(Op::kFakeQuantise, {{activation}, {}, {}, {}}, QuantiseAttributes{record})
+                        : activation;
+    };
+    const ValueId shared =
+        linear(taken(one(Op::kSwiGlu, {{linear(x, 32, kHidden), linear(x, 32, kHidden)}, {}, {}, {}},
+                         SwiGluAttributes{1})),
+               kHidden, 32);
     const std::vector<ValueId> parts =
         builder_.add(Op::kExpertGateUp,
                      {{x, routed[0]}, {weight(32, kHidden, kExperts), weight(32, kHidden, kExperts)}, {}, {}},
                      NoAttributes{}, "gate");
     const ValueId t = one(Op::kSwiGlu, {{parts[0], parts[1], routed[1]}, {}, {}, {}}, SwiGluAttributes{1});
-    const ValueId y = one(Op::kExpertDown, {{t, routed[0]}, {weight(kHidden, 32, kExperts)}, {}, {}});
+    const ValueId y = one(Op::kExpertDown, {{taken(t), routed[0]}, {weight(kHidden, 32, kExperts)}, {}, {}});
     return one(Op::kExpertSum, {{y, routed[0], shared}, {}, {}, {}});
   }
 
   GraphBuilder builder_;
+  bool quantises_ = false;
   state::Registry registry_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "model/records.h"
+
 namespace deepinfer::model {
 
 using graph::Op;
@@ -22,7 +24,22 @@ std::string ForwardBuilder::prefix(int index) const {
 
 ForwardBuilder::ValueId ForwardBuilder::linear(ValueId x, graph::WeightId weight, bool round,
                                                std::string_view name, int heads) {
-  return graph_.add_one(Op::kLinear, {{x}, {weight}, {}, {}}, graph::LinearAttributes{round, heads}, name);
+  const ValueId input = product_input(x, weight);
+  return graph_.add_one(Op::kLinear, {{input}, {weight}, {}, {}}, graph::LinearAttributes{round, heads},
+                        name);
+}
+
+ForwardBuilder::ValueId ForwardBuilder::product_input(ValueId x, graph::WeightId weight) {
+  const graph::Weight& matrix = graph_.weights()[static_cast<size_t>(weight)];
+  const bool codes =
+      matrix.format == graph::WeightFormat::kFp8Tile || matrix.format == graph::WeightFormat::kFp4Rows;
+  if (options_.activations != Activations::kFp8 || !codes || x == graph::kNoValue) return x;
+  const auto [known, added] = quantised_.try_emplace(x, graph::kNoValue);
+  if (added) {
+    const graph::QuantiseAttributes record{activation_record(matrix.k, config_)};
+    known->second = graph_.add_one(Op::kFakeQuantise, {{x}, {}, {}, {}}, record, "FP8 activations");
+  }
+  return known->second;
 }
 
 ForwardBuilder::ValueId ForwardBuilder::norm(ValueId x, const std::string& tensor, int64_t width,

@@ -2,7 +2,9 @@
 // Maths: backbone.md 3-6, attention.md 3-6 and 10; operands: docs/graph_operations.md.
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -67,6 +69,9 @@ class ForwardBuilder {
   state::ClassId state_of(state::Kind kind, int index) const { return registry_.find(kind, index); }
   std::string prefix(int index) const;
   ValueId linear(ValueId x, graph::WeightId weight, bool round, std::string_view name, int heads = 0);
+  // What a product of x with `weight` takes: x itself, or with FP8 activations and an FP8 or FP4 weight its fake-quantised
+  // value, made once for all products of x (backbone.md 8).
+  ValueId product_input(ValueId x, graph::WeightId weight);
   ValueId norm(ValueId x, const std::string& tensor, int64_t width, std::string_view name);
   ValueId rope(int index, ValueId x, bool inverse, bool group_start, std::string_view name);
   ValueId gather(ValueId x, std::string_view name);
@@ -82,6 +87,7 @@ class ForwardBuilder {
   std::vector<ValueId> engram_rows_;  // by Engram layer
   std::vector<ValueId> selected_;     // by layer: selection made there
   ValueId candidates_ = graph::kNoValue;
+  std::map<ValueId, ValueId> quantised_;  // inputs of products that have been quantised
   ValueId cut_window_ = graph::kNoValue;  // window rows of the cut layer, written last
 };
 

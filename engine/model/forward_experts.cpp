@@ -52,13 +52,14 @@ ForwardBuilder::ValueId ForwardBuilder::experts(int index, ValueId x) {
   const std::string routed_name = name + "experts";
   const std::vector<graph::WeightId> up_weights = {bind_.experts(routed_name, "w1", width, hidden),
                                                    bind_.experts(routed_name, "w3", width, hidden)};
-  const std::vector<ValueId> g_u = graph_.add(Op::kExpertGateUp, {{x, routed[0]}, up_weights, {}, {}},
-                                              graph::NoAttributes{}, "expert gate");
+  const std::vector<ValueId> g_u =
+      graph_.add(Op::kExpertGateUp, {{product_input(x, up_weights[0]), routed[0]}, up_weights, {}, {}},
+                 graph::NoAttributes{}, "expert gate");
   const ValueId t =
       graph_.add_one(Op::kSwiGlu, {{g_u[0], g_u[1], routed[1]}, {}, {}, {}}, limit, "expert activation");
-  const ValueId y = graph_.add_one(
-      Op::kExpertDown, {{t, routed[0]}, {bind_.experts(routed_name, "w2", hidden, width)}, {}, {}},
-      graph::NoAttributes{}, "expert outputs");
+  const graph::WeightId down = bind_.experts(routed_name, "w2", hidden, width);
+  const ValueId y = graph_.add_one(Op::kExpertDown, {{product_input(t, down), routed[0]}, {down}, {}, {}},
+                                   graph::NoAttributes{}, "expert outputs");
   return graph_.add_one(Op::kExpertSum, {{y, routed[0], shared_y}, {}, {}, {}}, graph::NoAttributes{}, "FFN");
 }
 

@@ -18,6 +18,15 @@ namespace deepinfer::model {
 
 class Checkpoint;  // checkpoint.h: the mapped files that the weights of the graph point into
 
+// What products with FP8 or FP4 weights take as their input (backbone.md 8).
+//   kBf16  the value as it is (f32 in precision f32)
+//   kFp8   its row quantised to E4M3, one UE8M0 scale a group of channels, as the reference does; wo_a's input stays as it is
+enum class Activations : uint8_t { kBf16, kFp8 };
+// As settings, plans and cache keys spell it: "bf16", "fp8".
+constexpr std::string_view name_of(Activations activations) {
+  return activations == Activations::kFp8 ? "fp8" : "bf16";
+}
+
 struct BuildOptions {
   graph::Precision precision = graph::Precision::kBf16;
   // Off: window rows, compressed rows, index keys and queries stay unrounded and V4's Hadamard is left out
@@ -25,6 +34,7 @@ struct BuildOptions {
   bool kv_quant = true;
   // Keeps the values that golden/README41.md and README4.md name readable after a step (Graph::seams).
   bool seams = false;
+  Activations activations = Activations::kBf16;
 };
 
 struct Model {

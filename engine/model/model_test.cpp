@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "model/checkpoint.h"
 
@@ -99,6 +101,43 @@ TEST(Model, PublishedByteCounts) {
   // backbone.md 2.6: the payload less drafter, vision, aligner and delimiters; the token map is ours.
   const int64_t text = 510286023000 - 713428872 - 7219445760 - 823685120 - 146821120 - 30720;
   EXPECT_EQ(v41->checkpoint_bytes - 4 * 129280, text);
+}
+
+// backbone.md 8.1: every product with FP8 or FP4 weights but wo_a takes quantised rows, in groups of the model's tiles, and
+// products that share an input share its quantisation.
+TEST(Model, Fp8ActivationsOfEveryCodedProductButOne) {
+  for (const auto& [set, group] : {std::pair{"tiny41", 32}, {"tiny4", 128}}) {
+    SCOPED_TRACE(set);
+    const Model model = load_golden(set, {.activations = Activations::kFp8});
+    const graph::Graph& graph = *model.graph;
+    int quantised = 0, plain = 0;
+    std::set<graph::ValueId> inputs;
+    std::map<graph::ValueId, int> sources;
+    for (const graph::Node& node : graph.nodes) {
+      if (node.weights.empty() || node.inputs.empty()) continue;
+      const graph::Weight& weight = graph.weights[static_cast<size_t>(node.weights[0])];
+      const bool coded =
+          weight.format == graph::WeightFormat::kFp8Tile || weight.format == graph::WeightFormat::kFp4Rows;
+      const int producer = graph.values[static_cast<size_t>(node.inputs[0])].producer;
+      const graph::Node& maker = graph.nodes[static_cast<size_t>(producer)];
+      const bool is_quantised = maker.op == graph::Op::kFakeQuantise;
+      ASSERT_EQ(is_quantised, coded && node.op != graph::Op::kGroupedLinear) << weight.name;
+      (is_quantised ? quantised : plain) += 1;
+      if (!is_quantised) continue;
+      const auto& record = std::get<graph::QuantiseAttributes>(maker.attributes).record;
+      EXPECT_EQ(record.group, group) << weight.name;
+      EXPECT_EQ(record.quantised, weight.k) << weight.name;
+      if (inputs.insert(node.inputs[0]).second) ++sources[maker.inputs[0]];
+    }
+    EXPECT_GT(quantised, 8 * model.config.layers);
+    EXPECT_GT(plain, model.config.layers);
+    for (const auto& [value, times] : sources)
+      EXPECT_EQ(times, 1) << graph.values[static_cast<size_t>(value)].name << " is quantised more than once";
+    // The default quantises nothing of it, and neither setting changes what a sequence carries.
+    const Model other = load_golden(set, {});
+    EXPECT_LT(other.graph->nodes.size(), graph.nodes.size());
+    EXPECT_EQ(other.registry.fingerprint_text(), model.registry.fingerprint_text());
+  }
 }
 
 TEST(Model, SeamsAreNamedAsTheGoldenSetsNameThem) {

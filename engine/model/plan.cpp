@@ -187,10 +187,10 @@ Result<Plan> plan(const Model& model, const PlanRequest& request) {
   }
   Plan result;
   result.request = request;
-  result.model = fmt::format("{}, {} layers, hidden {}, precision {}, kv-quant {}", model.config.family,
-                             model.config.layers, model.config.hidden,
+  result.model = fmt::format("{}, {} layers, hidden {}, precision {}, activations {}, kv-quant {}",
+                             model.config.family, model.config.layers, model.config.hidden,
                              model.options.precision == graph::Precision::kF32 ? "f32" : "bf16",
-                             model.options.kv_quant ? "on" : "off");
+                             name_of(model.options.activations), model.options.kv_quant ? "on" : "off");
   result.block_bytes = static_cast<int64_t>(model.registry.block_bytes());
   result.private_bytes = static_cast<int64_t>(model.registry.sequence_bytes());
   if (request.executable.empty()) {

@@ -68,6 +68,11 @@ RecordLayout key_record(const Config& config, const BuildOptions& options) {
   return {RecordFormat::kMxfp4, config.index_dim, 0, 32, false};
 }
 
+RecordLayout activation_record(int64_t channels, const Config& config) {
+  const int width = static_cast<int>(channels);
+  return {RecordFormat::kFp8Block, width, width, config.fp8_tile, false};
+}
+
 int window_ring_rows(const Config& config) {
   return config.window + state::kMaxDrafts;
 }

@@ -15,6 +15,7 @@ struct CoreInfo {
   std::string model;        // "v4.1", "v4"
   std::string fingerprint;  // of weights and configuration
   std::string precision;    // "f32", "bf16"
+  std::string activations;  // "bf16", "fp8" (model::Activations)
   backend::Capabilities backend;
   int vocab = 0;  // rows of the head
   int hidden = 0;

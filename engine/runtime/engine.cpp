@@ -23,6 +23,7 @@ Result<std::unique_ptr<cache::PrefixCache>> make_prefix_cache(const Core& core,
   cache::PrefixCacheOptions wanted;
   wanted.fingerprint = core.info.fingerprint;
   wanted.precision = core.info.precision;
+  wanted.activations = core.info.activations;
   wanted.kernel_set = core.info.backend.kernel_set;
   wanted.secret = options.secret.empty() ? random_secret() : options.secret;
   wanted.shared_salt = options.shared;

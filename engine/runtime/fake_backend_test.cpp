@@ -436,6 +436,7 @@ Core make_core(const CoreOptions& options) {
   Core core;
   core.info.model = "fake";
   core.info.precision = "f32";
+  core.info.activations = "bf16";
   core.info.vocab = kVocab;
   core.info.hidden = kHidden;
   core.info.replay = options.replay;

@@ -246,6 +246,7 @@ Result<Loaded> load(model::Model model, const LoadOptions& options) {
   core.info.model = model.config.family;
   core.info.fingerprint = model.fingerprint;
   core.info.precision = model.options.precision == graph::Precision::kF32 ? "f32" : "bf16";
+  core.info.activations = model::name_of(model.options.activations);
   core.info.backend = core.device->capabilities();
   core.info.vocab = model.config.vocab;
   core.info.hidden = model.config.hidden;

@@ -247,6 +247,7 @@ HttpReply Api::version(const HttpRequest&, const KeyOwner&) {
     body.set("model", info.model);
     body.set("fingerprint", info.fingerprint);
     body.set("precision", info.precision);
+    body.set("activations", info.activations);
     body.set("backend", info.backend.backend);
     body.set("kernel_set", info.backend.kernel_set);
   }

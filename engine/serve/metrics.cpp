@@ -141,6 +141,7 @@ void ServingMetrics::follow(service::Service& service, const std::string& versio
               {"backend", info.backend.backend},
               {"kernel_set", info.backend.kernel_set},
               {"precision", info.precision},
+              {"activations", info.activations},
               {"fingerprint", info.fingerprint}})
       .set(1);
   follow_load();

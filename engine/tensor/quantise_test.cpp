@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -100,6 +101,34 @@ TEST(Quantise, RecordsAndFakeQuantisationAgree) {
       if (format.code != BlockCode::kNvfp4) ASSERT_EQ(decoded, quantised);
       for (const float value : decoded)
         ASSERT_EQ(value, round_to_bf16(value));
+    }
+  }
+}
+
+// Values of all binades below 448 and beside every tie, in a group whose scale is 1: the fast form gives the bits of the codes,
+// signs of zeros among them.
+TEST(Quantise, Fp8GivesTheBitsOfItsCodes) {
+  std::vector<float> values;
+  for (std::uint32_t bits = 0; bits <= std::bit_cast<std::uint32_t>(448.0f); bits += 16381)
+    values.push_back(std::bit_cast<float>(bits));
+  for (std::uint8_t code = 0; code < 0x7e; ++code) {
+    const float tie = (e4m3_to_f32(code) + e4m3_to_f32(static_cast<std::uint8_t>(code + 1))) / 2;
+    for (const float value : {e4m3_to_f32(code), std::nextafter(tie, 0.0f), tie, std::nextafter(tie, 1e9f)})
+      values.push_back(value);
+  }
+  for (const float sign : {1.0f, -1.0f}) {
+    for (const float value : values) {
+      std::vector<float> row(32, sign * value), decoded(32);
+      row[7] = 448.0f;
+      std::vector<std::uint8_t> codes(32);
+      std::uint8_t scale = 0;
+      encode_row(kFp8Group32, row, codes.data(), &scale);
+      ASSERT_EQ(scale, 127);
+      decode_row(kFp8Group32, codes.data(), &scale, decoded);
+      fake_quantise_row(kFp8Group32, row);
+      for (std::size_t i = 0; i < row.size(); ++i)
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(row[i]), std::bit_cast<std::uint32_t>(decoded[i]))
+            << sign * value;
     }
   }
 }

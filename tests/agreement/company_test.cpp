@@ -165,7 +165,9 @@ TEST_P(Company, AmongSixtyFourStrangers) {
 INSTANTIATE_TEST_SUITE_P(Models, Company,
                          testing::Values(Variant{"tiny41", "cpu", "", graph::Precision::kBf16},
                                          Variant{"tiny41", "cpu", "", graph::Precision::kF32, 1, 64},
-                                         Variant{"tiny4", "cpu", "", graph::Precision::kBf16}),
+                                         Variant{"tiny4", "cpu", "", graph::Precision::kBf16},
+                                         Variant{"tiny41", "cpu", "", graph::Precision::kBf16, 1, 64,
+                                                 model::Activations::kFp8}),
                          [](const auto& entry) { return entry.param.name(); });
 
 }  // namespace

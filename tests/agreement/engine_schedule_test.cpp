@@ -289,12 +289,14 @@ struct Setting {
 Setting setting_of(std::uint32_t seed) {
   const auto f32 = graph::Precision::kF32;
   const auto bf16 = graph::Precision::kBf16;
+  const auto fp8 = model::Activations::kFp8;
   const auto kernels = backend::cpu::available_sets();
   const std::string best = kernels.back()->name, first = kernels.front()->name;
   const std::vector<Setting> fast = {{{"tiny41", "cpu", best, bf16, 1, 64}, sched::kDecoderTokens},
                                      {{"tiny41", "cpu", best, f32}, 40},
                                      {{"tiny41", "cpu", best, f32, 1, 64}, 60},
-                                     {{"tiny4", "cpu", best, bf16}, sched::kDecoderTokens}};
+                                     {{"tiny4", "cpu", best, bf16}, sched::kDecoderTokens},
+                                     {{"tiny41", "cpu", best, bf16, 1, 64, fp8}, sched::kDecoderTokens}};
   const std::vector<Setting> slow = {{{"tiny41", "cpu", first, bf16, 1, 64}, sched::kDecoderTokens},
                                      {{"tiny4", "cpu", first, f32}, sched::kDecoderTokens}};
   return seed % 16 == 15 ? slow[seed / 16 % slow.size()] : fast[seed % fast.size()];

@@ -162,7 +162,9 @@ TEST_P(EngineAgreement, PreemptedAtEveryStep) {
 INSTANTIATE_TEST_SUITE_P(Models, EngineAgreement,
                          testing::Values(Variant{"tiny41", "cpu", "", graph::Precision::kBf16},
                                          Variant{"tiny41", "cpu", "", graph::Precision::kF32},
-                                         Variant{"tiny4", "cpu", "", graph::Precision::kBf16}),
+                                         Variant{"tiny4", "cpu", "", graph::Precision::kBf16},
+                                         Variant{"tiny41", "cpu", "", graph::Precision::kBf16, 1, 0,
+                                                 model::Activations::kFp8}),
                          [](const auto& entry) { return entry.param.name(); });
 
 }  // namespace

@@ -68,7 +68,9 @@ TEST_P(Lineages, AnExactRequestNeverTakesReplayedRows) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Lineages,
                          testing::Values(Variant{"tiny41", "cpu", "", graph::Precision::kBf16, 1, 64},
-                                         Variant{"tiny41", "cpu", "", graph::Precision::kF32, 1, 64}),
+                                         Variant{"tiny41", "cpu", "", graph::Precision::kF32, 1, 64},
+                                         Variant{"tiny41", "cpu", "", graph::Precision::kBf16, 1, 64,
+                                                 model::Activations::kFp8}),
                          [](const auto& entry) { return entry.param.name(); });
 
 }  // namespace

@@ -94,12 +94,13 @@ void write_with_window(const std::filesystem::path& checkpoint, int window,
 
 // Opened once a process: reading and hashing the weights takes longer than compiling a step.
 const model::Model& model_of(const Variant& variant) {
-  static std::map<std::tuple<std::string, int, graph::Precision>, model::Model> models;
-  const std::tuple key{variant.set, variant.window, variant.precision};
+  static std::map<std::tuple<std::string, int, graph::Precision, model::Activations>, model::Model> models;
+  const std::tuple key{variant.set, variant.window, variant.precision, variant.activations};
   const auto known = models.find(key);
   if (known != models.end()) return known->second;
   model::BuildOptions build;
   build.precision = variant.precision;
+  build.activations = variant.activations;
   const std::filesystem::path checkpoint = checkpoint_of(variant.set);
   if (variant.window == 0) return models.emplace(key, must(model::load(checkpoint, build))).first->second;
   const Folder folder;
@@ -130,6 +131,7 @@ std::string Variant::name() const {
   text += "_" + backend;
   if (!kernels.empty()) text += "_" + kernels;
   text += precision == graph::Precision::kF32 ? "_f32" : "_bf16";
+  if (activations == model::Activations::kFp8) text += "_fp8";
   std::replace_if(
       text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return text;
@@ -141,14 +143,18 @@ void PrintTo(const Variant& variant, std::ostream* out) {
 
 std::vector<Variant> variants_of(const std::string& set, bool all_kernels) {
   std::vector<Variant> variants;
-  for (const auto precision : {graph::Precision::kF32, graph::Precision::kBf16}) {
+  using graph::Precision;
+  using model::Activations;
+  for (const auto& [precision, activations] : {std::pair{Precision::kF32, Activations::kBf16},
+                                               {Precision::kBf16, Activations::kBf16},
+                                               {Precision::kBf16, Activations::kFp8}}) {
     if (!all_kernels) {
-      variants.push_back({set, "cpu", "", precision});
+      variants.push_back({set, "cpu", "", precision, 1, 0, activations});
       continue;
     }
     for (const auto* kernels : backend::cpu::available_sets())
-      variants.push_back({set, "cpu", kernels->name, precision});
-    variants.push_back({set, "reference", "", precision});
+      variants.push_back({set, "cpu", kernels->name, precision, 1, 0, activations});
+    variants.push_back({set, "reference", "", precision, 1, 0, activations});
   }
   return variants;
 }

@@ -20,8 +20,9 @@ struct Variant {
   std::string kernels;  // instruction set of the cpu backend; empty: the best
   graph::Precision precision = graph::Precision::kF32;
   int threads = 1;
-  int window = 0;            // rows of the sliding windows in place of the checkpoint's; 0: the checkpoint's
-  std::string name() const;  // "tiny41_cpu_avx2_bf16"
+  int window = 0;  // rows of the sliding windows in place of the checkpoint's; 0: the checkpoint's
+  model::Activations activations = model::Activations::kBf16;
+  std::string name() const;  // "tiny41_cpu_avx2_bf16", "tiny41_cpu_bf16_fp8"
 };
 
 void PrintTo(const Variant& variant, std::ostream* out);
@@ -38,7 +39,8 @@ struct Sizes {
 // Throws std::runtime_error with the message of what failed.
 runtime::Core make_core(const Variant& variant, const Sizes& sizes = {});
 
-// Every kernel set of the cpu backend that this machine has, and the reference, in both precisions.
+// Every kernel set of the cpu backend that this machine has, and the reference, in both precisions and with FP8
+// activations in the one that is served; without `all_kernels` only the best set.
 std::vector<Variant> variants_of(const std::string& set, bool all_kernels);
 
 // A request: its ids and where it starts.

@@ -21,6 +21,7 @@ struct Case {
   std::string set;
   graph::Precision precision = graph::Precision::kF32;
   bool seams = false;
+  model::Activations activations = model::Activations::kBf16;
 };
 
 using Pass = graph::Graph (*)(const graph::Graph&);
@@ -54,6 +55,7 @@ DeviceOptions options_of(const Case& entry) {
   options.set = entry.set;
   options.precision = entry.precision;
   options.seams = entry.seams;
+  options.activations = entry.activations;
   options.tokens = 32;
   options.context = 96;
   return options;
@@ -94,7 +96,9 @@ TEST(Passes, KeepEveryValueOfRealGraphs) {
   const Case cases[] = {{"tiny41", graph::Precision::kF32, true},
                         {"tiny41", graph::Precision::kBf16, false},
                         {"tiny4", graph::Precision::kF32, true},
-                        {"tiny4", graph::Precision::kBf16, false}};
+                        {"tiny4", graph::Precision::kBf16, false},
+                        {"tiny41", graph::Precision::kBf16, false, model::Activations::kFp8},
+                        {"tiny4", graph::Precision::kBf16, false, model::Activations::kFp8}};
   for (const Case& entry : cases) {
     Device device(options_of(entry));
     const Outcome plain = run(device);

@@ -26,6 +26,7 @@ void must(Result<void> result) {
 model::Model load(const DeviceOptions& options) {
   model::BuildOptions build;
   build.precision = options.precision;
+  build.activations = options.activations;
   build.kv_quant = options.kv_quant;
   build.seams = options.seams;
   return must(model::load(golden_folder(options.set) / "checkpoint", build));

@@ -18,6 +18,7 @@ struct DeviceOptions {
   std::string set;  // "tiny41"
   std::string backend = "reference";
   graph::Precision precision = graph::Precision::kF32;
+  model::Activations activations = model::Activations::kBf16;
   bool kv_quant = true;
   bool seams = false;
   int tokens = 1024;  // of a step

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "backend/cuda/kernels/common/experts.h"
+#include "backend/cuda/kernels/common/records.h"
 #include "backend/cuda/kernels/sm90/experts_many.h"
 #include "backend/cuda/ops.h"
 
@@ -198,9 +199,11 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const auto part = [&](std::size_t i) -> const Node& {
     return prepare.graph.fused_parts[static_cast<std::size_t>(indices[i])];
   };
-  const Node &gate_up = part(0), &activation = part(1), &down = part(2);
-  for (const Node* inside : {&gate_up, &activation})
-    for (const graph::ValueId id : inside->outputs)
+  const std::size_t end = indices.size();
+  const Node &gate_up = part(0), &activation = part(1), &down = part(end - 1);
+  const Node* const quantise = end == 4 ? &part(2) : nullptr;  // of the activation
+  for (std::size_t inside = 0; inside + 1 < end; ++inside)
+    for (const graph::ValueId id : part(inside).outputs)
       if (prepare.has_memory(id))
         return make_error(
             ErrorKind::kUnsupported,
@@ -238,6 +241,11 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
   const std::size_t t_at = aligned(assignment_words(experts, pairs) * sizeof(std::int32_t));
   prepare.want_scratch(t_at + static_cast<std::size_t>(pairs * width) * 2);
+  RecordShape held;  // of the activation
+  if (quantise != nullptr) {
+    held = record_shape(std::get<graph::QuantiseAttributes>(quantise->attributes).record);
+    DI_CHECK(held.channels == width);
+  }
   const ManyExperts many =
       prepare.device->hopper() ? plan_many(stacks, last, swiglu, x, top_k) : ManyExperts{};
   return DeviceOp(
@@ -247,6 +255,12 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
         const Values t{scratch->at<void>(t_at), true, width};
         std::array<StackPart, 2> first = stacks;
         first[0].out = t;
+        // In place, pair by pair: rows of t are pairs in either kernel.
+        const auto quantise_activation = [&] {
+          if (held.channels == 0) return;
+          const Values vectors{t.data, true, width * top_k};
+          fake_quantise(step->data(), sized, held, vectors, vectors, launch.stream);
+        };
         assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
         if (many.usable && device->choices().has_many_pairs(sized.most, top_k, experts)) {
           ExpertsGateUpPlan gate_up_plan = many.gate_up;
@@ -258,10 +272,12 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
           down_plan.experts.t = t.data;
           down_plan.experts.y = last.out.data;
           device->note(launch_experts_gate_up_many(gate_up_plan, launch.stream), "launched experts");
+          quantise_activation();
           device->note(launch_experts_down_many(down_plan, launch.stream), "launched experts");
         } else {
           experts_few(sized, first.data(), 2, top_k, top_k, swiglu, x, assignment, false,
                       device->multiprocessors(), launch.stream);
+          quantise_activation();
           experts_few(sized, &last, 1, top_k, 1, {}, t, assignment, true, device->multiprocessors(),
                       launch.stream);
         }

@@ -50,14 +50,18 @@ void fuse_gate(Rewriter& rewriter, int scores) {
   }
 }
 
-// Recognised by the last products. The sum stays outside: it waits for the shared expert, they need not.
+// Recognised by the last products. The sum stays outside: it waits for the shared expert, they need not. The activation may be
+// quantised on its way (backbone.md 8.1).
 void fuse_experts(Rewriter& rewriter, int down) {
   if (rewriter.node(down).op != Op::kExpertDown) return;
-  const int activation = rewriter.maker(rewriter.node(down).inputs[0], Op::kSwiGlu);
+  const int quantise = rewriter.maker(rewriter.node(down).inputs[0], Op::kFakeQuantise);
+  const int activation = rewriter.maker(rewriter.node(quantise < 0 ? down : quantise).inputs[0], Op::kSwiGlu);
   if (activation < 0) return;
   const int gate_up = rewriter.maker(rewriter.node(activation).inputs[0], Op::kExpertGateUp);
   if (gate_up < 0) return;
-  rewriter.merge(Op::kFusedExperts, {gate_up, activation, down}, down);
+  std::vector<int> group = {gate_up, activation, down};
+  if (quantise >= 0) group.insert(group.begin() + 2, quantise);
+  rewriter.merge(Op::kFusedExperts, group, down);
 }
 
 // The chain of row operations that ends in `last`, ascending: each makes what the next alone uses. A norm begins a chain, and

@@ -36,10 +36,14 @@ std::function<bool(const Node&)> short_chains(const Graph& graph) {
     if (node.op != Op::kExpertSum) continue;
     const Node* const last = maker_of(graph, node.inputs[2]);
     if (last == nullptr || last->op != Op::kLinear) continue;
-    const Node* const activation = maker_of(graph, last->inputs[0]);
+    const Node* activation = maker_of(graph, last->inputs[0]);
+    const Node* const quantise =
+        activation != nullptr && activation->op == Op::kFakeQuantise ? activation : nullptr;
+    if (quantise != nullptr) activation = maker_of(graph, quantise->inputs[0]);
     if (activation == nullptr || activation->op != Op::kSwiGlu) continue;
     chosen.insert(last);
     chosen.insert(activation);
+    if (quantise != nullptr) chosen.insert(quantise);
   }
   return [chosen = std::move(chosen)](const Node& node) { return chosen.contains(&node); };
 }

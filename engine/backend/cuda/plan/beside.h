@@ -15,7 +15,7 @@ inline constexpr int kShortBranch = 1;  // short chains that nothing waits for b
 bool fetches_rows(const graph::Node& node);
 
 // Short chains beside long ones: the window rows of a step and their way to the ring, beside the queries and what follows the
-// attention; the activation and the last product of the shared expert, beside the routed experts.
+// attention; the activation, its quantisation and the last product of the shared expert, beside the routed experts.
 std::function<bool(const graph::Node&)> short_chains(const graph::Graph& graph);
 
 }  // namespace deepinfer::backend::cuda

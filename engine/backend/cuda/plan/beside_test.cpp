@@ -13,8 +13,11 @@ namespace {
 
 using graph::Op;
 
-TEST(Beside, ShortChainsLeaveTheLongOnes) {
-  const graph::SmallGraph small = graph::SmallGraphBuilder::make(false);
+class Beside : public testing::TestWithParam<bool> {};
+
+TEST_P(Beside, ShortChainsLeaveTheLongOnes) {
+  const bool quantises = GetParam();  // what the last products of experts take
+  const graph::SmallGraph small = graph::SmallGraphBuilder::make(false, quantises);
   const graph::Graph graph = graph::fuse(small.graph, graph::kAllFusions);
   auto schedule = Schedule::make(graph, [](Op) { return true; });
   ASSERT_TRUE(schedule.ok());
@@ -41,8 +44,12 @@ TEST(Beside, ShortChainsLeaveTheLongOnes) {
   }
   for (const Op op : {Op::kWindowWrite, Op::kFusedRows, Op::kSwiGlu, Op::kLinear})
     EXPECT_GT(beside[op], 0) << graph::op_name(op);
-  EXPECT_EQ(beside.size(), 4U);
+  EXPECT_EQ(beside[Op::kFakeQuantise], quantises ? 1 : 0) << "of the shared expert alone";
+  EXPECT_EQ(beside.size(), 5U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Activations, Beside, testing::Bool(),
+                         [](const auto& entry) { return entry.param ? "quantised" : "plain"; });
 
 }  // namespace
 }  // namespace deepinfer::backend::cuda

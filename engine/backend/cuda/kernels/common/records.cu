@@ -65,6 +65,70 @@ __global__ void quantise_kernel(StepData step, int count, RecordShape shape, Val
       shape, [&](int c) { return value_at(v, first + c); }, y, first);
 }
 
+// Eight channels a lane, so that a group lies in 4 (of 32 channels) to 32 lanes (of 256) of one warp. Block (vector, slice of its
+// channels): a wide vector is under way at once, which rows of a single sequence need.
+constexpr int kLaneChannels = 8;
+
+struct alignas(16) EightBf16 {
+  __nv_bfloat162 pairs[4];
+};
+struct alignas(16) FourF32 {
+  float values[4];
+};
+
+template <bool kBf16>
+__global__ void quantise_wide_kernel(StepData step, int count, int vectors, RecordShape shape, const void* v,
+                                     void* y) {
+  wait_for_inputs();
+  if (static_cast<int>(blockIdx.x) / vectors >= step.counts[count]) return;
+  const int c = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kLaneChannels;
+  const bool mine = c < shape.channels;  // the others take part in the exchange with zeros
+  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * shape.channels + c;
+  float values[kLaneChannels] = {};
+  if (mine && kBf16) {
+    const EightBf16 read = static_cast<const EightBf16*>(v)[place / kLaneChannels];
+    for (int i = 0; i < 4; ++i) {
+      const float2 two = __bfloat1622float2(read.pairs[i]);
+      values[2 * i] = two.x;
+      values[2 * i + 1] = two.y;
+    }
+  } else if (mine) {
+    for (int half = 0; half < 2; ++half) {
+      const FourF32 read = static_cast<const FourF32*>(v)[place / 4 + half];
+      for (int i = 0; i < 4; ++i)
+        values[4 * half + i] = read.values[i];
+    }
+  }
+  std::uint32_t bits = 0;  // compared as integers: infinity and NaN above all numbers
+  for (const float value : values)
+    bits = max(bits, __float_as_uint(value) & 0x7fffffffu);
+  for (int lane = 1; lane < shape.group / kLaneChannels; lane *= 2)
+    bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, lane));
+  if (!mine) return;
+  const float scale = ue8m0_value(scale_byte_of(RecordCode::kFp8, __uint_as_float(bits)));
+  for (float& value : values)
+    value = __fmul_rn(scale, e4m3_value(e4m3_code(__fdiv_rn(value, scale))));
+  if (kBf16) {
+    EightBf16 held;
+    for (int i = 0; i < 4; ++i)
+      held.pairs[i] = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+    static_cast<EightBf16*>(y)[place / kLaneChannels] = held;
+  } else {
+    for (int half = 0; half < 2; ++half)
+      static_cast<FourF32*>(y)[place / 4 + half] = {
+          {values[4 * half], values[4 * half + 1], values[4 * half + 2], values[4 * half + 3]}};
+  }
+}
+
+bool quantises_wide(const RecordShape& shape, const Values& v, const Values& y) {
+  const auto aligned = [](const Values& values) {
+    return reinterpret_cast<std::uintptr_t>(values.data) % 16 == 0 && values.columns % kLaneChannels == 0;
+  };
+  const bool group = shape.group == 32 || shape.group == 64 || shape.group == 128;
+  return shape.code == RecordCode::kFp8 && shape.quantised == shape.channels && group &&
+         shape.channels % kLaneChannels == 0 && aligned(v) && aligned(y) && v.bf16 == y.bf16;
+}
+
 // Block: a row. Of a sequence, only the last ones have a place in the ring.
 __global__ void window_kernel(StepData step, RowSpace space, Record record, Values rows) {
   wait_for_inputs();
@@ -177,6 +241,14 @@ void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y,
 
 void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y,
                    cudaStream_t stream) {
+  if (quantises_wide(shape, v, y)) {
+    const auto vectors = static_cast<int>(v.columns / shape.channels);
+    const dim3 grid(static_cast<unsigned>(rows.most * vectors),
+                    blocks_for(shape.channels, kThreads * kLaneChannels));
+    launch_chained(v.bf16 ? quantise_wide_kernel<true> : quantise_wide_kernel<false>, grid, kThreads, 0,
+                   stream, step, rows.count, vectors, shape, v.data, y.data);
+    return;
+  }
   launch_chained(quantise_kernel, dim3(static_cast<unsigned>(rows.most * (v.columns / shape.channels))),
                  kThreads, 0, stream, step, rows.count, shape, v, y);
 }

@@ -17,7 +17,7 @@ void rope(const StepData& step, RowSpace rows, Rotation rotation, Values v, int 
           cudaStream_t stream);
 // Sylvester Hadamard times d^-0.5 of vectors of `size` (a power of two up to 512).
 void hadamard(const StepData& step, RowSpace rows, Values v, int size, Values y, cudaStream_t stream);
-// y = what a record of `shape` would hold of v; vectors of shape.channels.
+// y = what a record of `shape` would hold of v; vectors of shape.channels. y may be v.
 void fake_quantise(const StepData& step, RowSpace rows, RecordShape shape, Values v, Values y,
                    cudaStream_t stream);
 // The last ring-length rows of every sequence into its ring. Rows of T or D.
