@@ -65,7 +65,7 @@ class RoutingTest : public ::testing::Test {
   // `launch` fills ids and weights [kRows + kSpare, top_k]; rows past the count stay as they are.
   template <class Launch>
   static Chosen run(int top_k, const Launch& launch) {
-    const auto size = static_cast<size_t>((kRows + kSpare) * top_k);
+    const size_t size = size_t{kRows + kSpare} * static_cast<size_t>(top_k);
     const DeviceArray<std::int32_t> ids(size);
     const DeviceArray<float> weights(size);
     launch(ids.data(), weights.data());
@@ -74,7 +74,7 @@ class RoutingTest : public ::testing::Test {
     chosen.ids = ids.host();
     for (const float weight : weights.host())
       chosen.weights.push_back(std::bit_cast<std::uint32_t>(weight));
-    for (size_t i = static_cast<size_t>(kRows * top_k); i < size; ++i)
+    for (size_t i = size_t{kRows} * static_cast<size_t>(top_k); i < size; ++i)
       EXPECT_EQ(chosen.weights[i], 0xcdcdcdcdu) << "a row past the count was written";
     return chosen;
   }
@@ -98,8 +98,9 @@ TEST_F(RoutingTest, ChoicesAreThoseOfSortingInOneLaunchAndInTwo) {
          {Draw::kNormal, Draw::kTies, Draw::kEqual, Draw::kSignedZeros, Draw::kNotNumbers}) {
       const int top_k = std::min(experts, experts % 2 == 0 ? 6 : 32);
       SCOPED_TRACE(std::to_string(experts) + " experts, draw " + std::to_string(static_cast<int>(draw)));
-      std::vector<float> z = draw_values(draw, static_cast<size_t>(kRows * experts), random);
-      z.resize(static_cast<size_t>((kRows + kSpare) * experts), std::numeric_limits<float>::quiet_NaN());
+      std::vector<float> z = draw_values(draw, size_t{kRows} * static_cast<size_t>(experts), random);
+      z.resize(size_t{kRows + kSpare} * static_cast<size_t>(experts),
+               std::numeric_limits<float>::quiet_NaN());
       const std::vector<float> bias = draw_values(draw, static_cast<size_t>(experts), random);
       const std::vector<float> image_bias = draw_values(draw, static_cast<size_t>(experts), random);
       const DeviceArray<float> device_z(z), device_bias(bias), device_image_bias(image_bias);
