@@ -33,7 +33,7 @@ class BodyWatcher final : public TurnWatcher {
     dialects::AnswerIdentity identity;
     identity.id = "chatcmpl-" + std::to_string(now);
     identity.model = request.model;
-    identity.system_fingerprint = service.engine().info().fingerprint.substr(0, 16);
+    identity.system_fingerprint = service.engine().system_fingerprint();
     identity.created = now;
     identity.call_id = [&](std::size_t index) {
       return answer_call_id(request.conversation.messages.size() - 1, index);

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/digest.h"
 #include "runtime/engine_loop.h"
 
 namespace deepinfer::runtime {
@@ -119,6 +120,14 @@ const CoreInfo& Engine::info() const {
 }
 const EngineOptions& Engine::options() const {
   return loop_->options();
+}
+
+std::string Engine::system_fingerprint() const {
+  const CoreInfo& of = info();
+  const Sha256Digest digest = sha256(fmt::format(
+      "{} {} {} {} {} {}", of.fingerprint, of.precision, of.activations,
+      options().mode == Mode::kReplay ? "replay" : "exact", of.backend.backend, of.backend.kernel_set));
+  return "fp_" + hex_text(digest).substr(0, 16);
 }
 
 }  // namespace deepinfer::runtime

@@ -213,6 +213,9 @@ class Engine {
   std::vector<StepRecord> step_log() const;
   const CoreInfo& info() const;
   const EngineOptions& options() const;
+  // "fp_" and 16 digits that are others when the bits of an answer may be: of weights and configuration, precision, activations,
+  // the mode of requests that name none, backend and kernel set.
+  std::string system_fingerprint() const;
 
  private:
   class Loop;

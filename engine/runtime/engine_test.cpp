@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "runtime/engine_test_support.h"
@@ -158,6 +160,31 @@ TEST(Engine, RefusesBadOptions) {
   options = {};
   options.max_waiting = 0;
   EXPECT_FALSE(Engine::create(fake::make_core({}), options).ok());
+}
+
+TEST(Engine, TheFingerprintNamesWhatMayChangeAnAnswer) {
+  const auto print_of = [](const std::function<void(Core&, EngineOptions&)>& change) {
+    Core core = fake::make_core({});
+    EngineOptions options;
+    change(core, options);
+    auto engine = Engine::create(std::move(core), options);
+    EXPECT_TRUE(engine.ok());
+    return (*engine)->system_fingerprint();
+  };
+  const std::string plain = print_of([](Core&, EngineOptions&) {});
+  EXPECT_EQ(plain.size(), 19U);
+  EXPECT_EQ(plain.substr(0, 3), "fp_");
+  EXPECT_EQ(print_of([](Core&, EngineOptions& options) { options.prefill_chunk = 17; }), plain);
+  const std::function<void(Core&, EngineOptions&)> changes[] = {
+      [](Core& core, EngineOptions&) { core.info.fingerprint = "other weights"; },
+      [](Core& core, EngineOptions&) { core.info.precision = "bf16"; },
+      [](Core& core, EngineOptions&) { core.info.activations = "fp8"; },
+      [](Core& core, EngineOptions&) { core.info.backend.kernel_set = "other"; },
+      [](Core&, EngineOptions& options) { options.mode = Mode::kReplay; }};
+  std::set<std::string> prints = {plain};
+  for (const auto& change : changes)
+    prints.insert(print_of(change));
+  EXPECT_EQ(prints.size(), 6U);
 }
 
 TEST(Engine, AFullQueueSaysSo) {

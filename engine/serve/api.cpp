@@ -409,7 +409,7 @@ HttpReply Api::answer(const HttpRequest& http, const KeyOwner& owner, AnswerOpti
   }
   HttpReply reply;
   reply.stream = request.stream;
-  options.system_fingerprint = "fp_" + service.engine().info().fingerprint.substr(0, 16);
+  options.system_fingerprint = service.engine().system_fingerprint();
   options.request_id = http.id;
   options.metrics = &metrics_;
   options.on_end = [this, owner, also = std::move(options.on_end)](const AnswerSummary& summary) {
