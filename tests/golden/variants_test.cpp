@@ -142,8 +142,8 @@ class GoldenActivations : public testing::TestWithParam<Variant> {};
 
 // FP8 activations of float32 values (README41.md, `act_fp8`). A code at a boundary flips with the order of a sum, and some ten
 // thousand codes a position are asked; up to the first flip the logits agree as far as those without it. In tiny41 that is far
-// enough to hold the rule (113 positions on the reference). mini41 has a flip at position 0, the same for reference and cpu,
-// so its gate is the mean: half of the distance of unquantised activations (0.21), and any product left out comes nearer to that.
+// enough to hold the rule (113 positions on the reference). mini41 differs from position 0 on, the same for reference and cpu,
+// which is held for a flip and not traced to one; its gate is the mean, half of the distance of unquantised activations (0.21).
 TEST_P(GoldenActivations, V41) {
   const Variant& entry = GetParam();
   if (const std::string absent = why_absent(entry.backend); !absent.empty()) GTEST_SKIP() << absent;

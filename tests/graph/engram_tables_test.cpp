@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/common/schedule.h"
+#include "backend/cuda/plan/beside.h"
 #include "base/fault.h"
 #include "graph/passes.h"
 #include "model/model.h"
@@ -43,10 +44,7 @@ TEST(EngramAhead, NothingBeforeThemHoldsTheRowsOfV41Back) {
     const graph::Graph fused = graph::fuse(*model->graph, fusions);
     auto schedule = backend::Schedule::make(fused, [](graph::Op) { return true; });
     ASSERT_TRUE(schedule.ok()) << schedule.error().message();
-    schedule->run_ahead(0, [](const graph::Node& node) {
-      return node.op == graph::Op::kEngramRows || node.op == graph::Op::kHistoryWrite ||
-             node.op == graph::Op::kEngramGather;
-    });
+    schedule->run_ahead(backend::cuda::kRowsBranch, backend::cuda::fetches_rows);
     const auto& nodes = schedule->nodes();
     std::vector<int> layers;
     int ahead = 0;

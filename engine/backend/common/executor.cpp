@@ -183,6 +183,7 @@ Result<void> Executor::run(const StepInputs& inputs) {
   DI_TRY(meet_faults());
   if (!inputs.sample_rows.empty())
     return make_error(ErrorKind::kUnsupported, "cannot run a step: this backend does not sample");
+  DI_CHECK_MSG(inputs.copies.empty(), "copies after a step are for a device that runs ahead");
   DI_TRY(step_.begin(inputs));
   fill_tables();
   begin_index_sites();

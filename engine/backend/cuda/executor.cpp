@@ -279,6 +279,7 @@ Result<bool> Executor::replay(const StepBounds& tier) {
 }
 
 Result<void> Executor::run(const StepInputs& inputs) {
+  DI_CHECK_MSG(under_way_ == 0, "a step is run while others are under way");
   DI_TRY(launch(inputs));
   return finish();
 }

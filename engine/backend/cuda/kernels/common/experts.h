@@ -68,8 +68,8 @@ struct Activation {
   const float* weights = nullptr;  // [pairs], or null
 };
 // Up to 8 rows of an expert read its weights once. multiprocessors: of the device.
-// assigned_before: the launch before on the stream is another of these with the same assignment. Then weights are on their way
-// while that one still runs.
+// assigned_before: the launch before on the stream is another of these with the same assignment, or one that waited for that (as
+// what quantises its results does) before it lets the next one start. Then weights are on their way while it still runs.
 void experts_few(RowSpace rows, const StackPart* parts, int count, int top_k, int share,
                  Activation activation, Values x, Assignment assignment, bool assigned_before,
                  int multiprocessors, cudaStream_t stream);
