@@ -38,14 +38,13 @@ TEST_P(Beside, ShortChainsLeaveTheLongOnes) {
       EXPECT_EQ(nodes[i].until, place_of(Op::kExpertSum, node.layer)) << "the sum waits for it";
       EXPECT_LT(nodes[i].from, place_of(Op::kFusedExperts, node.layer)) << "the routed experts do not";
     }
-    if (node.op == Op::kFusedRows) EXPECT_EQ(nodes[i].until, place_of(Op::kFusedAttention, node.layer));
     if (node.op == Op::kWindowWrite)
       EXPECT_EQ(nodes[i].from, place_of(Op::kFusedAttention, node.layer) + 1) << "it reads the ring before";
   }
-  for (const Op op : {Op::kWindowWrite, Op::kFusedRows, Op::kSwiGlu, Op::kLinear})
+  for (const Op op : {Op::kWindowWrite, Op::kSwiGlu, Op::kLinear})
     EXPECT_GT(beside[op], 0) << graph::op_name(op);
   EXPECT_EQ(beside[Op::kFakeQuantise], quantises ? 1 : 0) << "of the shared expert alone";
-  EXPECT_EQ(beside.size(), 5U);
+  EXPECT_EQ(beside.size(), 4U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Activations, Beside, testing::Bool(),
