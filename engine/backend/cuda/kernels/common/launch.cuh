@@ -55,6 +55,14 @@ __device__ inline void wait_for_inputs() {
 #endif
 }
 
+// Only waits, for kernels that first ask for what is on their way to the next one: the weights that the next kernel takes ahead are
+// many, and what is asked for behind them comes behind them. let_next_start() follows.
+__device__ inline void wait_for_inputs_first() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Lets blocks of the next kernel start already before this one waits for its own inputs: for kernels whose blocks are all there
 // at once, and whose successor has something to do before it waits.
 __device__ inline void let_next_start() {

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/common/linear.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "backend/cuda/kernels/common/chunk.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -283,6 +284,32 @@ void launch_stream(const StepData& step, RowSpace rows, const StreamPlan& plan, 
                  static_cast<std::size_t>(plan.shape.bytes), stream, step, rows.count, plan, x);
 }
 
+// The least bytes of weights that a block must be given, in whole tiles of one part, so that no more than `blocks` blocks are needed. As many
+// blocks as finish together: a further one would only let others end early. Every part gets a block at least.
+std::int64_t most_bytes_of_block(const LinearParts& parts, int blocks) {
+  const auto needed = [&](std::int64_t most) {
+    std::int64_t total = 0;
+    for (int p = 0; p < parts.count; ++p) {
+      const PackedMatrix& matrix = parts.part[p].weight;
+      const std::int64_t each = most / matrix.tile_bytes();
+      if (each == 0) return std::numeric_limits<std::int64_t>::max();
+      total += (matrix.tiles() + each - 1) / each;
+    }
+    return total;
+  };
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int p = 0; p < parts.count; ++p) {
+    const PackedMatrix& matrix = parts.part[p].weight;
+    for (std::int64_t tiles = 1; tiles <= matrix.tiles() && tiles * matrix.tile_bytes() < least; ++tiles)
+      if (needed(tiles * matrix.tile_bytes()) <= blocks) least = tiles * matrix.tile_bytes();
+  }
+  // More parts than blocks: all of a part to one.
+  if (least == std::numeric_limits<std::int64_t>::max())
+    for (int p = 0; p < parts.count; ++p)
+      least = std::max(p == 0 ? 0 : least, parts.part[p].weight.unit_bytes());
+  return least;
+}
+
 // False: not even one row fits into shared memory.
 bool stream_linear(const StepData& step, RowSpace rows, const LinearParts& parts, Values x,
                    int multiprocessors, cudaStream_t stream) {
@@ -301,13 +328,11 @@ bool stream_linear(const StepData& step, RowSpace rows, const LinearParts& parts
       plan.shape = stream_shape(8, k_padded, 1, rows.most, kMostStreamShared);
     if (plan.shape.rows < 1) return false;
   }
-  std::int64_t bytes = 0;
-  for (int p = 0; p < parts.count; ++p)
-    bytes += parts.part[p].weight.unit_bytes();
+  const std::int64_t most = most_bytes_of_block(parts, wanted_blocks);
   for (int p = 0; p < parts.count; ++p) {
     const PackedMatrix& matrix = parts.part[p].weight;
-    const auto share = static_cast<int>((matrix.unit_bytes() * wanted_blocks + bytes / 2) / bytes);
-    plan.first_block[p + 1] = plan.first_block[p] + std::clamp(share, 1, matrix.tiles());
+    const auto tiles_each = static_cast<int>(most / matrix.tile_bytes());
+    plan.first_block[p + 1] = plan.first_block[p] + (matrix.tiles() + tiles_each - 1) / tiles_each;
   }
   const int blocks = plan.first_block[parts.count];
   plan.most_rows = rows.most;

@@ -12,45 +12,78 @@ namespace {
 
 constexpr int kThreads = kNormThreads;
 
-// One block a vector, which stays in shared memory. Its channels are asked for before it is known whether the step has the row: the memory is
-// there, and one wait takes both.
-__device__ inline void take_vector(const RowChain& chain, const Values& v, std::int64_t first,
-                                   float* values) {
-  for (int c = static_cast<int>(threadIdx.x); c < chain.size; c += kThreads)
-    values[c] = value_at(v, first + c);
-}
-
-// A pass of the threads over all channels ends with a barrier.
-__device__ void run_chain(const StepData& step, const RowSpace& rows, int group_list, const RowChain& chain,
-                          std::int64_t row, float* values, double* scratch) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (chain.norm) {
-    const float factor =
-        norm_factor(chain.size, chain.norm_eps, scratch, [&](std::int64_t c) { return values[c]; });
-    for (int c = thread; c < chain.size; c += kThreads)
-      values[c] = round_bf16(normed(values[c], factor, chain.norm_weight, c));
+// One block a vector, which stays in shared memory. What a vector needs from memory is asked for at once, the norm's weights before the
+// inputs are there, and before it is known whether the step has the row: the memory is there.
+class Chain {
+ public:
+  __device__ explicit Chain(const RowChain& chain) : chain_(chain) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int c = thread() + i * kThreads;
+      weights_[i] =
+          chain.norm && chain.norm_weight != nullptr && c < chain.size ? chain.norm_weight[c] : 1.0f;
+    }
   }
-  __syncthreads();
-  if (chain.rotates) {
-    const RowAngles angles(step, rows, group_list, chain.rotation, row);
-    const int plain = chain.size - 2 * chain.rotation.pairs;
-    for (int pair = thread; pair < chain.rotation.pairs; pair += kThreads) {
-      float& a = values[plain + 2 * pair];
-      float& b = values[plain + 2 * pair + 1];
-      const float2 turned = rotated(a, b, angles.at(pair), chain.rotation.inverse);
-      a = round_bf16(turned.x);
-      b = round_bf16(turned.y);
+
+  // `row` of v, from element `first` on, through `values` [chain.size] in shared memory. False: the step does not have it.
+  __device__ bool run(const StepData& step, const RowSpace& rows, int group_list, const Values& v,
+                      std::int64_t row, std::int64_t first, float* values, double* scratch) {
+    float taken[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int c = thread() + i * kThreads;
+      taken[i] = c < chain_.size ? value_at(v, first + c) : 0.0f;
+    }
+    const int count = step.counts[rows.count];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int c = thread() + i * kThreads;
+      if (c < chain_.size) values[c] = taken[i];
+    }
+    if (row >= count) return false;
+    let_next_start();
+    // Angles come while the norm is made.
+    Angle angle = {};
+    const RowAngles angles(step, rows, group_list, chain_.rotation, row);
+    if (chain_.rotates && thread() < chain_.rotation.pairs) angle = angles.at(thread());
+    if (chain_.norm) {
+      const float factor =
+          norm_factor(chain_.size, chain_.norm_eps, scratch, [&](std::int64_t c) { return values[c]; });
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int c = thread() + i * kThreads;
+        if (c < chain_.size) values[c] = round_bf16(__fmul_rn(weights_[i], __fmul_rn(taken[i], factor)));
+      }
     }
     __syncthreads();
+    if (chain_.rotates) {
+      const int plain = chain_.size - 2 * chain_.rotation.pairs;
+      for (int pair = thread(); pair < chain_.rotation.pairs; pair += kThreads) {
+        float& a = values[plain + 2 * pair];
+        float& b = values[plain + 2 * pair + 1];
+        const float2 turned =
+            rotated(a, b, pair == thread() ? angle : angles.at(pair), chain_.rotation.inverse);
+        a = round_bf16(turned.x);
+        b = round_bf16(turned.y);
+      }
+      __syncthreads();
+    }
+    if (chain_.hadamard) {
+      hadamard_in_place<kThreads>(values, chain_.size);
+      const float factor = hadamard_factor(chain_.size);
+      for (int c = thread(); c < chain_.size; c += kThreads)
+        values[c] = round_bf16(__fmul_rn(values[c], factor));
+      __syncthreads();
+    }
+    return true;
   }
-  if (chain.hadamard) {
-    hadamard_in_place<kThreads>(values, chain.size);
-    const float factor = hadamard_factor(chain.size);
-    for (int c = thread; c < chain.size; c += kThreads)
-      values[c] = round_bf16(__fmul_rn(values[c], factor));
-    __syncthreads();
-  }
-}
+
+ private:
+  static constexpr int kEach = kMostChainChannels / kThreads;
+  static __device__ int thread() { return static_cast<int>(threadIdx.x); }
+  const RowChain& chain_;
+  float weights_[kEach];
+};
 
 constexpr int kHeld = 8;  // channels that a thread holds of a row whose norm is taken beside
 
@@ -59,9 +92,11 @@ __device__ void norm_beside(const StepData& step, const RowSpace& rows, const No
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   HeldNorm<kHeld> norm;
   norm.take_weights(of.weight, of.x.columns);
-  wait_for_inputs();
+  wait_for_inputs_first();
   norm.take_values(of.x, row * of.x.columns, of.x.columns);
-  if (row < step.counts[rows.count]) norm.write(of.y, row * of.y.columns, of.x.columns, of.eps, scratch);
+  const int count = step.counts[rows.count];
+  let_next_start();
+  if (row < count) norm.write(of.y, row * of.y.columns, of.x.columns, of.eps, scratch);
 }
 
 // Of a row, blocks 0 to vectors - 1 have a vector each; one more the norm beside, if there is one.
@@ -74,12 +109,11 @@ __global__ void __launch_bounds__(kThreads)
     norm_beside(step, rows, beside, scratch);
     return;
   }
-  wait_for_inputs();
+  Chain vector(chain);
+  wait_for_inputs_first();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   const std::int64_t first = row * v.columns + static_cast<std::int64_t>(blockIdx.y) * chain.size;
-  take_vector(chain, v, first, values);
-  if (row >= step.counts[rows.count]) return;
-  run_chain(step, rows, group_list, chain, row, values, scratch);
+  if (!vector.run(step, rows, group_list, v, row, first, values, scratch)) return;
   const auto at = [&](int c) { return values[c]; };
   if (chain.quantises) {
     store_as_held<kThreads>(chain.shape, at, y, first);
@@ -89,15 +123,15 @@ __global__ void __launch_bounds__(kThreads)
     put_value(y, first + c, values[c]);
 }
 
-__global__ void blocks_kernel(StepData step, RowSpace rows, int group_list, RowChain chain, Values v,
-                              Record record) {
+__global__ void __launch_bounds__(kThreads)
+    blocks_kernel(StepData step, RowSpace rows, int group_list, __grid_constant__ const RowChain chain,
+                  Values v, Record record) {
   __shared__ float values[kMostChainChannels];
   __shared__ double scratch[kThreads / 32];
-  wait_for_inputs();
+  Chain vector(chain);
+  wait_for_inputs_first();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
-  take_vector(chain, v, row * v.columns, values);
-  if (row >= step.counts[rows.count]) return;
-  run_chain(step, rows, group_list, chain, row, values, scratch);
+  if (!vector.run(step, rows, group_list, v, row, row * v.columns, values, scratch)) return;
   const GroupData group = step.groups[group_list][row];
   encode_record<kThreads>(record.shape,
                           block_record(step, step.sequences[group.sequence], record.place, group.index),

@@ -89,9 +89,11 @@ __global__ void __launch_bounds__(kNormThreads)
   if constexpr (kHeld > 0) {
     HeldNorm<kHeld> norm;
     norm.take_weights(weight, size);
-    wait_for_inputs();
+    wait_for_inputs_first();
     norm.take_values(x, first, size);  // a row that the step does not have is memory all the same
-    if (row < step.counts[count]) norm.write(y, first, size, eps, scratch);
+    const int rows = step.counts[count];
+    let_next_start();
+    if (row < rows) norm.write(y, first, size, eps, scratch);
   } else {
     wait_for_inputs();
     if (row >= step.counts[count]) return;
