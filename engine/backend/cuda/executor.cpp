@@ -104,6 +104,10 @@ Result<void> Executor::prepare_head() {
   DI_ASSIGN(never_sampled_,
             DeviceBuffer::create(device_, "tables", never_words(graph_->vocab) * sizeof(std::uint32_t)));
   DI_ASSIGN(sampled_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(Sampled)));
+  DI_ASSIGN(highest_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(RowHighest)));
+  if (!device_->imagined())
+    device_->note(cudaMemsetAsync(highest_.data(), 0, highest_.size(), device_->stream()),
+                  "made buffers of a step");
   DI_ASSIGN(host_sampled_,
             PinnedBuffer::create(device_, "sampled ids", kMostUnderWay * rows * sizeof(Sampled)));
   never_sample(std::vector<std::uint8_t>(static_cast<std::size_t>(graph_->vocab), std::uint8_t{0}));
@@ -218,7 +222,8 @@ void Executor::launch_all(const StepBounds& bounds) {
   if (launch.most[kSampleCount] == 0) return;
   sample_rows(buffers_->data(), launch.most[kSampleCount],
               reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),
-              graph_->vocab, never_sampled_.as<std::uint32_t>(), sampled_.as<Sampled>(), launch.stream);
+              graph_->vocab, never_sampled_.as<std::uint32_t>(), highest_.as<RowHighest>(),
+              sampled_.as<Sampled>(), launch.stream);
   buffers_->give(sampled_.as<Sampled>(), reinterpret_cast<Sampled*>(host_sampled_.data()), limits_.logit_rows,
                  launch.stream);
 }
@@ -415,7 +420,7 @@ std::vector<Executable::Memory> Executor::memory() const {
     kept += static_cast<std::int64_t>(site.memory.size());
   return {{"weights", weights_.bytes()},
           {"engram tables", weights_.table_bytes(), weights_.place() == TablePlace::kHost},
-          {"step buffers", static_cast<std::int64_t>(arena_.size() + sampled_.size())},
+          {"step buffers", static_cast<std::int64_t>(arena_.size() + sampled_.size() + highest_.size())},
           {"kept index scores", kept},
           {"workspace", static_cast<std::int64_t>(scratch_->memory.size())},
           {"tables", tables},
