@@ -1,4 +1,5 @@
 #include "backend/cuda/kernels/common/device.cuh"
+#include "backend/cuda/kernels/common/eight.cuh"
 #include "backend/cuda/kernels/common/experts.h"
 #include "backend/cuda/kernels/common/launch.cuh"
 
@@ -130,6 +131,47 @@ __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::
   write_weights(gate, s + row * gate.experts, row, lane, expert, ids, weights);
 }
 
+// The pairs of one expert, found by one warp: found(pair, rank) for each, ascending, by the lane that has it; rank counts from 0.
+// Returns their number. Most groups of pairs have none, so many are read before the first is looked at.
+template <class Found>
+__device__ inline int find_pairs(const std::int32_t* ids, int pairs, int expert, int lane,
+                                 const Found& found) {
+  constexpr int kGroups = 4, kGroup = 4 * 32;  // four pairs a lane
+  int count = 0;
+  for (int first = 0; first < pairs; first += kGroups * kGroup) {
+    int4 chosen[kGroups];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int pair = first + group * kGroup + 4 * lane;
+      const auto at = [&](int i) { return pair + i < pairs ? ids[pair + i] : -1; };
+      if (pair + 3 < pairs && reinterpret_cast<std::uintptr_t>(ids) % 16 == 0)
+        chosen[group] = *reinterpret_cast<const int4*>(ids + pair);
+      else
+        chosen[group] = {at(0), at(1), at(2), at(3)};
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int of[4] = {chosen[group].x, chosen[group].y, chosen[group].z, chosen[group].w};
+      int own = 0;
+#pragma unroll
+      for (const int each : of)
+        own += each == expert ? 1 : 0;
+      if (!__any_sync(0xffffffffu, own != 0)) continue;
+      int up_to = own;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int below = __shfl_up_sync(0xffffffffu, up_to, offset);
+        if (lane >= offset) up_to += below;
+      }
+      int rank = count + up_to - own;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (of[i] == expert) found(first + group * kGroup + 4 * lane + i, rank++);
+      count += __shfl_sync(0xffffffffu, up_to, 31);
+    }
+  }
+  return count;
+}
+
 // One warp an expert.
 __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                              std::int32_t* counts) {
@@ -137,10 +179,7 @@ __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, 
   const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (expert >= experts) return;
-  const int pairs = step.counts[count] * top_k;
-  int mine = 0;
-  for (int first = 0; first < pairs; first += 32)
-    mine += __popc(__ballot_sync(0xffffffffu, first + lane < pairs && ids[first + lane] == expert));
+  const int mine = find_pairs(ids, step.counts[count] * top_k, expert, lane, [](int, int) {});
   if (lane == 0) counts[expert] = mine;
 }
 
@@ -178,13 +217,7 @@ __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, 
     }
   }
   if (own == 0) return;
-  int next = before;
-  for (int first = 0; first < pairs; first += 32) {
-    const bool mine = first + lane < pairs && ids[first + lane] == expert;
-    const unsigned all = __ballot_sync(0xffffffffu, mine);
-    if (mine) assignment.slots[next + __popc(all & ((1u << lane) - 1))] = first + lane;
-    next += __popc(all);
-  }
+  find_pairs(ids, pairs, expert, lane, [&](int pair, int rank) { assignment.slots[before + rank] = pair; });
 }
 
 // Few pairs: one block does both. Thread: an expert.
@@ -261,20 +294,45 @@ __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit
   }
 }
 
+// The same for bf16 vectors of whole eights: a thread has eight channels.
+constexpr int kEightThreads = 128;
+__global__ void __launch_bounds__(kEightThreads)
+    swiglu_eights_kernel(StepData step, int count, int vectors, float limit, const float* weights, Values g,
+                         Values u, Values t) {
+  wait_for_inputs();
+  const std::int64_t size = g.columns / vectors;
+  const auto vector = static_cast<std::int64_t>(blockIdx.x);
+  if (vector / vectors >= step.counts[count]) return;
+  const std::int64_t c = 8 * (static_cast<std::int64_t>(blockIdx.y) * kEightThreads + threadIdx.x);
+  if (c >= size) return;
+  const Eight gates = eight_at(g, vector * size + c), ups = eight_at(u, vector * size + c);
+  const float weight = weights != nullptr ? weights[vector] : 1.0f;  // a product with 1 is exact
+  float values[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    values[i] =
+        __fmul_rn(__fmul_rn(silu_exact(fminf(gates[i], limit)), fminf(fmaxf(ups[i], -limit), limit)), weight);
+  put_eight(t, vector * size + c, values);
+}
+
+// The places of a row's chosen experts in ascending order of their ids; equal ones, which a router never gives, keep theirs. By one block;
+// a barrier follows.
+__device__ inline void put_in_order(const std::int32_t* ids, int top_k, int* order) {
+  if (static_cast<int>(threadIdx.x) >= top_k) return;
+  const std::int32_t own = ids[threadIdx.x];
+  int place = 0;
+  for (int i = 0; i < top_k; ++i)
+    place += ids[i] < own || (ids[i] == own && i < static_cast<int>(threadIdx.x));
+  order[place] = static_cast<int>(threadIdx.x);
+}
+
 __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
                            Values shared, Values sum) {
   __shared__ int order[kMostChosen];
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
-  if (static_cast<int>(threadIdx.x) < top_k) {
-    const std::int32_t own = ids[row * top_k + threadIdx.x];
-    int place = 0;  // equal ids, which a router never gives, keep their order
-    for (int i = 0; i < top_k; ++i)
-      place +=
-          ids[row * top_k + i] < own || (ids[row * top_k + i] == own && i < static_cast<int>(threadIdx.x));
-    order[place] = static_cast<int>(threadIdx.x);
-  }
+  put_in_order(ids + row * top_k, top_k, order);
   __syncthreads();
   const std::int64_t d = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (d < sum.columns) {
@@ -285,8 +343,39 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
   }
 }
 
-// The same where rows are few: everything is read at once, and put into order in registers. Rows that the launch covers have memory.
+// The same for bf16 rows of whole eights, top_k at most kFewChosen: a thread has eight channels, of which all rows are on their way at once.
 constexpr int kFewChosen = 8;
+__global__ void __launch_bounds__(kEightThreads)
+    sum_eights_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y, Values shared,
+                      Values sum) {
+  __shared__ int order[kFewChosen];
+  wait_for_inputs();
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (row >= step.counts[count]) return;
+  put_in_order(ids + row * top_k, top_k, order);
+  __syncthreads();
+  const std::int64_t d = 8 * (static_cast<std::int64_t>(blockIdx.y) * kEightThreads + threadIdx.x);
+  if (d >= sum.columns) return;
+  Eight chosen[kFewChosen] = {};
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i)
+    if (i < top_k) chosen[i] = eight_at(y, (row * top_k + order[i]) * sum.columns + d);
+  const Eight of_all = eight_at(shared, row * sum.columns + d);
+  float totals[8] = {};
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i) {
+    if (i >= top_k) break;
+#pragma unroll
+    for (int c = 0; c < 8; ++c)
+      totals[c] = __fadd_rn(totals[c], chosen[i][c]);
+  }
+#pragma unroll
+  for (int c = 0; c < 8; ++c)
+    totals[c] = __fadd_rn(totals[c], of_all[c]);
+  put_eight(sum, row * sum.columns + d, totals);
+}
+
+// The same where rows are few: everything is read at once, and put into order in registers. Rows that the launch covers have memory.
 constexpr int kFewSumRows = 64;
 __global__ void few_sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
                                Values shared, Values sum) {
@@ -367,17 +456,28 @@ void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids
 
 void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g,
             Values u, Values t, cudaStream_t stream) {
-  launch_chained(swiglu_kernel,
-                 dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(g.columns / vectors, 256)), 256,
+  const std::int64_t size = g.columns / vectors;
+  if (rows.most > kFewSumRows && size % 8 == 0 && in_eights(g) && in_eights(u) && in_eights(t)) {
+    launch_chained(swiglu_eights_kernel,
+                   dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(size / 8, kEightThreads)),
+                   kEightThreads, 0, stream, step, rows.count, vectors, limit, weights, g, u, t);
+    return;
+  }
+  launch_chained(swiglu_kernel, dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(size, 256)), 256,
                  0, stream, step, rows.count, vectors, limit, weights, g, u, t);
 }
 
 void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y,
                 Values shared, Values sum, cudaStream_t stream) {
+  const auto row_count = static_cast<unsigned>(rows.most);
+  if (rows.most > kFewSumRows && top_k <= kFewChosen && in_eights(y) && in_eights(shared) && in_eights(sum)) {
+    launch_chained(sum_eights_kernel, dim3(row_count, blocks_for(sum.columns / 8, kEightThreads)),
+                   kEightThreads, 0, stream, step, rows.count, ids, top_k, y, shared, sum);
+    return;
+  }
   const bool few = rows.most <= kFewSumRows && top_k <= kFewChosen;
-  launch_chained(few ? few_sum_kernel : sum_kernel,
-                 dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0, stream, step,
-                 rows.count, ids, top_k, y, shared, sum);
+  launch_chained(few ? few_sum_kernel : sum_kernel, dim3(row_count, blocks_for(sum.columns, 256)), 256, 0,
+                 stream, step, rows.count, ids, top_k, y, shared, sum);
 }
 
 }  // namespace deepinfer::backend::cuda
