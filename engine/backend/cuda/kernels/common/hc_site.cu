@@ -77,6 +77,21 @@ __device__ __forceinline__ void make_operand(const ResidualSite& site, int first
   }
 }
 
+// Asks for the rows of a tile, channels from `first` on, to be in the second-level cache when they are read. Lane q of four has stream q.
+template <bool kExpand>
+__device__ void prefetch_tile(const ResidualSite& site, int first_row, int rows, int first, int lane) {
+  const auto ask = [](const Values& values, std::int64_t index) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const __nv_bfloat16*>(values.data) + index));
+  };
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = first_row + 8 * half + lane / 4;
+    if (row >= rows) continue;
+    ask(kExpand ? site.h : site.streams, (row * kStreams + lane % 4) * site.shape.hidden + first);
+    if (kExpand && lane % 4 == 0) ask(site.y, row * site.shape.hidden + first);
+  }
+}
+
 // Sums of a row tile and sub-range on their way from warp to warp.
 struct Deposit {
   float mixes[kRowTile]
@@ -117,6 +132,9 @@ __global__ void __launch_bounds__(32 * kSiteParts * kGroups, 1)
        tile += stride) {
     const int first_row = tile * kRowTile;
     const bool works = part < parts;
+    if (works)
+      prefetch_tile<kExpand>(site, first_row + stride * kRowTile, rows, (first_part + part) * kSiteChannels,
+                             lane);
     Operand operand;
     Squares squares[2];
     if (works) make_operand<kExpand>(site, first_row, rows, d, lane, operand, squares);
