@@ -165,8 +165,10 @@ Result<void> Executor::prepare_ops() {
   for (const int branch : {kRowsBranch, kShortBranch})
     sides_.push_back(std::make_unique<SideStream>(device_, device_->side_stream(branch),
                                                   side_branch(schedule_->nodes(), branch)));
-  DI_ASSIGN(scratch_->memory,
-            DeviceBuffer::create(device_, "workspace", std::max<std::size_t>(scratch_->bytes, 256)));
+  DI_ASSIGN(
+      scratch_->memory,
+      DeviceBuffer::create(device_, "workspace",
+                           std::max<std::size_t>(scratch_->routing_at() + scratch_->routing_bytes, 256)));
   return {};
 }
 

@@ -11,19 +11,27 @@ namespace deepinfer::backend::cuda {
 namespace detail {
 
 template <class... Parameters, class... Arguments>
-void launch(bool chained, void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
-            cudaStream_t stream, Arguments&&... arguments) {
+void launch(bool chained, int cluster, void (*kernel)(Parameters...), dim3 grid, int threads,
+            std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = chained ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (chained) {
+    cudaLaunchAttribute& chain = attributes[config.numAttrs++];
+    chain.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    chain.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 0) {
+    cudaLaunchAttribute& together = attributes[config.numAttrs++];
+    together.id = cudaLaunchAttributeClusterDimension;
+    together.val.clusterDim.x = static_cast<unsigned>(cluster);
+    together.val.clusterDim.y = together.val.clusterDim.z = 1;
+  }
   // What fails is sticky until cudaGetLastError, which the executor calls once a step.
   (void)cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...);
 }
@@ -34,7 +42,8 @@ void launch(bool chained, void (*kernel)(Parameters...), dim3 grid, int threads,
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
             cudaStream_t stream, Arguments&&... arguments) {
-  detail::launch(false, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+  detail::launch(false, 0, kernel, grid, threads, shared_bytes, stream,
+                 std::forward<Arguments>(arguments)...);
 }
 
 // Its blocks may start while the last ones of the kernel before still run. The kernel must call wait_for_inputs() before it
@@ -43,7 +52,15 @@ void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t s
 template <class... Parameters, class... Arguments>
 void launch_chained(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
                     cudaStream_t stream, Arguments&&... arguments) {
-  detail::launch(true, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+  detail::launch(true, 0, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
+// The same, with blocks in clusters of `cluster` along x, which divides the grid.
+template <class... Parameters, class... Arguments>
+void launch_clusters(void (*kernel)(Parameters...), int cluster, dim3 grid, int threads,
+                     std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  detail::launch(true, cluster, kernel, grid, threads, shared_bytes, stream,
+                 std::forward<Arguments>(arguments)...);
 }
 
 // Waits for the kernel before, then lets blocks of the next one start. What earlier kernels wrote, the step's counts among it,

@@ -118,7 +118,7 @@ TEST_F(RoutingTest, ChoicesAreThoseOfSortingInOneLaunchAndInTwo) {
         gate_top_k(step, rows, gate, device_scores.data(), ids, weights, nullptr);
       });
       const Chosen together = run(top_k, [&](std::int32_t* ids, float* weights) {
-        fused_gate(step, rows, gate, device_z.data(), 0.75f, ids, weights, nullptr);
+        fused_gate(step, rows, gate, device_z.data(), 0.75f, ids, weights, {}, nullptr);
       });
       EXPECT_EQ(together, apart);
       for (int row = 0; row < kRows; ++row) {
@@ -140,6 +140,88 @@ TEST_F(RoutingTest, ChoicesAreThoseOfSortingInOneLaunchAndInTwo) {
         }
       }
     }
+}
+
+struct HostAssignment {
+  std::vector<std::int32_t> first, slots, active;
+  bool operator==(const HostAssignment&) const = default;
+};
+// An assignment in memory of its own, for so many pairs.
+struct DeviceAssignment {
+  DeviceArray<std::int32_t> counts, first, slots, active, active_count;
+  DeviceAssignment(int experts, int pairs)
+      : counts(static_cast<size_t>(experts)),
+        first(static_cast<size_t>(experts + 1)),
+        slots(static_cast<size_t>(pairs)),
+        active(static_cast<size_t>(most_passes(experts, pairs))),
+        active_count(1) {}
+  Assignment assignment() const {
+    return {counts.data(), first.data(), slots.data(), active.data(), active_count.data()};
+  }
+  HostAssignment host(int pairs) const {
+    HostAssignment host{first.host(), slots.host(), active.host()};
+    host.slots.resize(static_cast<size_t>(pairs));
+    host.active.resize(static_cast<size_t>(active_count.host()[0]));
+    return host;
+  }
+};
+
+// By the gate's own launch, by one for few pairs, by two for many: what sorting gives.
+TEST_F(RoutingTest, PairsAreAssignedByExpert) {
+  Random random{13};
+  const DeviceArray<std::uint8_t> image(std::vector<std::uint8_t>(256, 0));
+  for (const int experts : {2, 33, 256, 384, 385, 512, 600})
+    for (const auto& [count, most] :
+         {std::pair{1, 1}, {1, 2}, {2, 2}, {3, 4}, {5, 8}, {8, 8}, {9, 16}, {200, 200}})
+      for (const bool equal : {false, true}) {
+        const int top_k = std::min(experts, 7), pairs = count * top_k;
+        SCOPED_TRACE(std::to_string(count) + " rows of " + std::to_string(most) + ", " +
+                     std::to_string(experts) + " experts" + (equal ? ", all rows equal" : ""));
+        std::vector<std::int32_t> counts(kCounts, 0);
+        counts[kTokenCount] = count;
+        const DeviceArray<std::int32_t> device_counts(counts);
+        StepData step{};
+        step.counts = device_counts.data();
+        step.image = image.data();
+        const RowSpace rows{RowAxis::kTokens, kTokenCount, 1, most};
+        std::vector<float> z = draw_values(Draw::kNormal, static_cast<size_t>(most * experts), random);
+        for (size_t i = static_cast<size_t>(experts); equal && i < z.size(); ++i)
+          z[i] = z[i % static_cast<size_t>(experts)];
+        const DeviceArray<float> device_z(z), bias(std::vector<float>(static_cast<size_t>(experts), 0.0f));
+        Gate gate;
+        gate.experts = experts, gate.top_k = top_k;
+        gate.bias = gate.image_bias = bias.data();
+        const DeviceArray<std::int32_t> ids(static_cast<size_t>(most * top_k));
+        const DeviceArray<float> weights(static_cast<size_t>(most * top_k));
+        fused_gate(step, rows, gate, device_z.data(), 1.0f, ids.data(), weights.data(), {}, nullptr);
+        const DeviceAssignment apart(experts, most * top_k);
+        assign_experts(step, rows, ids.data(), experts, top_k, apart.assignment(), nullptr);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        const std::vector<std::int32_t> chosen = ids.host();
+        HostAssignment want;
+        for (int e = 0; e < experts; ++e) {
+          want.first.push_back(static_cast<std::int32_t>(want.slots.size()));
+          for (int pair = 0; pair < pairs; ++pair)
+            if (chosen[static_cast<size_t>(pair)] == e) want.slots.push_back(pair);
+          const int own = static_cast<int>(want.slots.size()) - want.first.back();
+          for (int pass = 0; pass * kPassPairs < own; ++pass)
+            want.active.push_back(e | pass << kPassShift);
+        }
+        want.first.push_back(pairs);
+        ASSERT_EQ(apart.host(pairs), want);
+        if (!gate_can_assign(most, experts)) continue;
+        const DeviceAssignment together(experts, most * top_k);
+        const Assignment assignment = together.assignment();
+        const DeviceArray<std::int32_t> other_ids(static_cast<size_t>(most * top_k));
+        const DeviceArray<float> other_weights(static_cast<size_t>(most * top_k));
+        fused_gate(step, rows, gate, device_z.data(), 1.0f, other_ids.data(), other_weights.data(),
+                   {&assignment, {}}, nullptr);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        EXPECT_EQ(together.host(pairs), want);
+        EXPECT_EQ(other_ids.host(), chosen);
+        EXPECT_EQ(0, std::memcmp(other_weights.host().data(), weights.host().data(),
+                                 static_cast<size_t>(pairs) * sizeof(float)));
+      }
 }
 
 // In f32 by ascending id, then the shared expert; one rounding.
