@@ -63,7 +63,7 @@ Result<std::unique_ptr<Executable>> Executor::compile(
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
                                                   graph::Op op) { return has_op(op, wide); }));
   if (tables == TablePlace::kHost) executor->schedule_->run_ahead(kRowsBranch, fetches_rows);
-  executor->schedule_->run_ahead(kShortBranch, short_chains(*executor->graph_));
+  executor->schedule_->run_ahead(kShortBranch, short_chains(*executor->graph_), gives_way);
   std::set<int> ratios;
   for (const graph::Value& each : executor->graph_->values)
     if (!each.shape.empty() && each.shape[0].axis == graph::Axis::kGroups)
@@ -201,26 +201,36 @@ int Executor::rows_of(std::size_t op, const Launch& launch) const {
 void Executor::launch_all(const StepBounds& bounds) {
   const Launch launch = launch_within(bounds);
   launch_inputs(launch);
-  const auto launch_on = [&](std::size_t op, cudaStream_t stream) {
+  const auto launch_on = [&](std::size_t op, cudaStream_t stream, const std::function<void()>& assigned) {
     if (rows_of(op, launch) == 0) return;
     Launch within = launch;
     within.stream = stream;
+    within.assigned = assigned;
     ops_[op](within);
   };
   const auto launch_aside = [&](int node, cudaStream_t stream) {
-    launch_on(static_cast<std::size_t>(node), stream);
+    launch_on(static_cast<std::size_t>(node), stream, {});
   };
   for (const auto& side : sides_)
     side->begin();
-  const auto launch_beside = [&](std::size_t before) {
+  const auto join = [&](std::size_t before) {
     for (const auto& side : sides_)
-      side->before(static_cast<int>(before), launch_aside);
+      side->join(static_cast<int>(before));
+  };
+  const auto fork = [&](std::size_t before) {
+    for (const auto& side : sides_)
+      side->fork(static_cast<int>(before), launch_aside);
   };
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    launch_beside(i);
-    if (!schedule_->nodes()[i].ahead()) launch_on(i, launch.stream);
+    const ScheduledNode& node = schedule_->nodes()[i];
+    const bool assigns = !node.ahead() && node.node->op == graph::Op::kFusedExperts && rows_of(i, launch) > 0;
+    join(i);
+    if (!assigns) fork(i);
+    if (!node.ahead())
+      launch_on(i, launch.stream, assigns ? std::function([&] { fork(i); }) : std::function<void()>());
   }
-  launch_beside(ops_.size());
+  join(ops_.size());
+  fork(ops_.size());
   if (launch.most[kSampleCount] == 0) return;
   sample_rows(buffers_->data(), launch.most[kSampleCount],
               reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),

@@ -25,6 +25,8 @@ struct Launch {
   cudaStream_t stream = nullptr;
   int most[kCounts] = {};
   std::int64_t context = 0;  // longest sequence
+  // Fused experts call it when pairs are assigned to experts and before these are launched; may be empty.
+  std::function<void()> assigned;
 
   RowSpace sized(RowSpace space) const {
     space.most = most[space.count];

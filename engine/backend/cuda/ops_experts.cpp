@@ -301,6 +301,7 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
           fake_quantise(step->data(), sized, held, vectors, vectors, launch.stream);
         };
         if (!assigned) assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+        if (launch.assigned) launch.assigned();
         if (many.usable && device->choices().has_many_pairs(sized.most, top_k, experts)) {
           ExpertsGateUpPlan gate_up_plan = many.gate_up;
           gate_up_plan.experts.pairs.first = assignment.first;

@@ -44,4 +44,8 @@ std::function<bool(const Node&)> short_chains(const Graph& graph) {
   return [chosen = std::move(chosen)](const Node& node) { return chosen.contains(&node); };
 }
 
+bool gives_way(const Node& chained, const Node& other) {
+  return chained.op == Op::kLinear && other.op == Op::kFusedExperts && other.layer == chained.layer;
+}
+
 }  // namespace deepinfer::backend::cuda
