@@ -107,7 +107,7 @@ __device__ void put_passes(const Assignment& assignment, int at, int expert, int
 // Few pairs: one block counts and places them. Thread: an expert. The experts that pairs chose lie in shared memory, to a whole four
 // filled up with -1.
 constexpr int kSmallThreads = 512;
-constexpr int kSmallPairs = 1024;
+constexpr int kSmallPairs = 128;
 __device__ void assign_pairs(const std::int32_t* chosen, int pairs, int experts,
                              const Assignment& assignment) {
   __shared__ int warp_pairs[kSmallThreads / 32], warp_active[kSmallThreads / 32];
