@@ -10,20 +10,28 @@ namespace deepinfer::backend::cuda {
 
 namespace detail {
 
+// `cluster`: blocks of a cluster, along x; 0: as the kernel says.
 template <class... Parameters, class... Arguments>
-void launch(bool chained, void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
-            cudaStream_t stream, Arguments&&... arguments) {
+void launch(bool chained, unsigned cluster, void (*kernel)(Parameters...), dim3 grid, int threads,
+            std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = chained ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (chained) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 0) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
+  config.attrs = attributes;
+  config.numAttrs = count;
   // What fails is sticky until cudaGetLastError, which the executor calls once a step.
   (void)cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...);
 }
@@ -34,7 +42,7 @@ void launch(bool chained, void (*kernel)(Parameters...), dim3 grid, int threads,
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
             cudaStream_t stream, Arguments&&... arguments) {
-  detail::launch(false, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+  detail::launch(false, 0, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }
 
 // Its blocks may start while the last ones of the kernel before still run. The kernel must call wait_for_inputs() before it
@@ -43,7 +51,15 @@ void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t s
 template <class... Parameters, class... Arguments>
 void launch_chained(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
                     cudaStream_t stream, Arguments&&... arguments) {
-  detail::launch(true, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+  detail::launch(true, 0, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
+// The same with clusters of `cluster` blocks; `blocks` is a multiple of it.
+template <class... Parameters, class... Arguments>
+void launch_chained_clusters(void (*kernel)(Parameters...), unsigned cluster, unsigned blocks, int threads,
+                             std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  detail::launch(true, cluster, kernel, dim3(blocks), threads, shared_bytes, stream,
+                 std::forward<Arguments>(arguments)...);
 }
 
 // Waits for the kernel before, then lets blocks of the next one start. What earlier kernels wrote, the step's counts among it,

@@ -208,10 +208,11 @@ struct LinearCase {
   bool bf16;
 };
 
-void check_linear(const LinearCase& c, int row_tile) {
+void check_linear(const LinearCase& c, LinearTiling tiling) {
   SCOPED_TRACE("code " + std::to_string(static_cast<int>(c.code)) + " n " + std::to_string(c.n) + " k " +
                std::to_string(c.k) + " groups " + std::to_string(c.groups) + " rows " +
-               std::to_string(c.rows) + " tile " + std::to_string(row_tile));
+               std::to_string(c.rows) + " tile " + std::to_string(tiling.row_tile) + " split " +
+               std::to_string(tiling.split));
   const Weights weights = random_weights(c.code, c.n, c.k, 5);
   const int most = c.rows + c.spare_rows;
   const std::int64_t columns = static_cast<std::int64_t>(c.k) * c.groups;
@@ -231,8 +232,8 @@ void check_linear(const LinearCase& c, int row_tile) {
   linear.weight.units = units.data();
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
-  CUDA_CHECK(plan_linear_many(std::span(&linear, 1), row_tile, &plan));
-  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
+  CUDA_CHECK(plan_linear_many(std::span(&linear, 1), tiling.row_tile, &plan));
+  CUDA_CHECK(launch_linear_many(plan, tiling.split, linear.most_rows, multiprocessors(), nullptr));
   LinearMany portable = linear;
   portable.y = y_portable.data();
   CUDA_CHECK(launch_linear_many_portable(portable, nullptr));
@@ -266,7 +267,7 @@ void check_linear(const LinearCase& c, int row_tile) {
   x_device.set(x);
   count.set({1});
   y.set(poison);
-  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
+  CUDA_CHECK(launch_linear_many(plan, tiling.split, linear.most_rows, multiprocessors(), nullptr));
   CUDA_CHECK(cudaDeviceSynchronize());
   const auto alone = y.get();
   const std::size_t row_words = static_cast<std::size_t>(c.n) * (c.bf16 ? 1 : 2);
@@ -300,7 +301,7 @@ TEST(LinearMany, NoRows) {
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
   CUDA_CHECK(plan_linear_many(std::span(&linear, 1), 64, &plan));
-  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
+  CUDA_CHECK(launch_linear_many(plan, tiling.split, linear.most_rows, multiprocessors(), nullptr));
   CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_EQ(y.get(), std::vector<std::uint16_t>(64 * 128, kPoison));
 }
