@@ -21,7 +21,7 @@ struct KernelChoices {
       1;  // index scores without candidates: from so many queries on they share decoded keys
   std::string_view measured;  // where and when
   // For measuring, without a row tile in the table: how every dense product of many rows is cut up that can be. Else: linear_tiling().
-  LinearTiling tiling;
+  LinearTiling tiling = {};
 
   // Is a product of so many rows for the kernels for many rows?
   constexpr bool has_many_rows(std::int64_t rows) const { return rows >= many_rows; }

@@ -29,11 +29,11 @@ constexpr bool can_tile(const PackedMatrix& weight, LinearTiling tiling) {
          (rows == 16 || rows == 32 || rows == 64 || (rows == 128 && weight.code != PackedCode::kBf16));
 }
 
-// How many clusters of `split` blocks run at once, a block a multiprocessor: a cluster lies within a group of multiprocessors, which
-// has 16 on the GPUs known, or more.
+// How many clusters of `split` blocks run at once, a block a multiprocessor. They lie within groups of multiprocessors; as the runtime says
+// of an H200, and in proportion where there are more or fewer.
 constexpr int clusters_at_once(int split, int multiprocessors) {
-  constexpr int kGroup = 16;
-  const int clusters = multiprocessors / kGroup * (kGroup / split) + multiprocessors % kGroup / split;
+  constexpr int kProcessors = 132, kClusters[kMostSplit] = {132, 66, 39, 30, 22, 17, 15, 15};
+  const int clusters = kClusters[split - 1] * multiprocessors / kProcessors;
   return clusters > 0 ? clusters : 1;
 }
 
