@@ -163,26 +163,34 @@ Result<void> ask(CudaSteps& steps, const Question& question, const Options& opti
   return {};
 }
 
-// Row tiles of dense products: the choice is a formula over times of a stage (linear_many.cu), so this shows what it misses.
-Result<void> time_row_tiles(CudaSteps& steps, const Options& options, std::vector<Row>& rows) {
+// How dense products are cut up: the choice is a formula over measured times (plan/linear_tiling.cpp), so this shows what it misses.
+Result<void> time_tilings(CudaSteps& steps, const Options& options, std::vector<Row>& rows) {
+  using backend::cuda::LinearTiling;
+  constexpr LinearTiling kChoice;
   DI_ASSIGN(const KernelChoices shipped, steps.choices());
   const int samples = options.samples > 0 ? options.samples : kSamples;
-  for (const int size : {16, 64, 128, 256, 512, 1024, kMostTokens}) {
+  for (const int size : {16, 32, 64, 128, 256, 512, 1024, kMostTokens}) {
+    std::vector<LinearTiling> tilings = {kChoice, {64, 0}, {128, 0}, {160, 0}, {192, 0}};
+    for (const int row_tile : {16, 32, 64, 128})
+      for (const int split : {1, 2, 3, 4, 8})
+        if (size <= 256 && row_tile <= size && row_tile * 2 >= size) tilings.push_back({row_tile, split});
     double chosen = 0;
     std::string text;
-    for (const int tile : {0, 64, 128, 160, 192}) {
+    for (const LinearTiling tiling : tilings) {
       KernelChoices forced = shipped;
       forced.many_rows = 1;
-      forced.row_tile = tile;
+      forced.tiling = tiling;
       DI_TRY(steps.choose(forced));
       DI_ASSIGN(const double seconds, time_of(steps, size, is_dense, samples));
-      if (tile == 0)
+      if (tiling == kChoice)
         chosen = seconds;
       else
-        text += fmt::format("{}tiles of {} {:.1f} us", text.empty() ? "" : ", ", tile, seconds * 1e6);
+        text += fmt::format("{}{} by {} {:.1f} us", text.empty() ? "tiles of " : ", ", tiling.row_tile,
+                            tiling.split, seconds * 1e6);
     }
-    rows.push_back({fmt::format("tune V4.1 row tiles {:>4} rows", size), chosen * 1e6, "us", 0,
-                    text + " a step; the value is that of the shipped choice, made for each product"});
+    rows.push_back({fmt::format("tune V4.1 tilings {:>4} rows", size), chosen * 1e6, "us", 0,
+                    text + " a step (rows by blocks of a cluster); the value is that of the shipped choice, "
+                           "made for each product"});
   }
   return steps.choose(shipped);
 }
@@ -229,7 +237,7 @@ Result<std::vector<Row>> run_cuda_tune(const Options& options) {
       device = memory.device;
       found.capability = memory.capability;
       if (options.progress) options.progress("row tiles", done);
-      DI_TRY(time_row_tiles(*steps, options, rows));
+      DI_TRY(time_tilings(*steps, options, rows));
     }
     for (const Question& question : questions_of(family)) {
       if (options.progress) options.progress(question.name, done);

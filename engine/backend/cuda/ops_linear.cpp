@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -55,12 +56,13 @@ Result<void> add_part(const Prepare& prepare, const Node& node, LinearParts& par
 // Plans of the kernels for many rows, one a row tile. Without parts: one of them has a shape that they are not made for, as small
 // models have.
 struct ManyPlans {
-  std::vector<LinearMany> parts;
+  std::vector<PackedMatrix> parts;
   std::map<int, LinearManyPlan> by_row_tile;
 };
 ManyPlans plan_many(const Prepare& prepare, const LinearParts& parts, const Values& x, const RowSpace& rows,
                     std::int64_t most_rows) {
   ManyPlans plans;
+  std::vector<LinearMany> products;
   for (int i = 0; i < parts.count; ++i) {
     const LinearPart& part = parts.part[i];
     LinearMany linear;
@@ -73,11 +75,12 @@ ManyPlans plan_many(const Prepare& prepare, const LinearParts& parts, const Valu
     linear.y_bf16 = part.y.bf16;
     linear.count = prepare.step.data().counts + rows.count;
     linear.most_rows = static_cast<int>(most_rows);
-    plans.parts.push_back(linear);
+    products.push_back(linear);
+    plans.parts.push_back(part.weight);
   }
   for (const int row_tile : kLinearRowTiles) {
     LinearManyPlan plan;
-    if (plan_linear_many(plans.parts, row_tile, &plan) != cudaSuccess) return {};
+    if (plan_linear_many(products, row_tile, &plan) != cudaSuccess) return {};
     plans.by_row_tile.emplace(row_tile, plan);
   }
   return plans;
@@ -99,10 +102,14 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
       linear_few(step->data(), sized, parts, x, processors, launch.stream);
       return;
     }
-    const int row_tile =
-        choices.row_tile != 0 ? choices.row_tile : linear_many_row_tile(many.parts, sized.most, processors);
-    const LinearManyPlan& plan = many.by_row_tile.at(row_tile);
-    device->note(launch_linear_many(plan, sized.most, processors, launch.stream), "launched a product");
+    const LinearTiling forced = choices.tiling;
+    const bool forces =
+        forced.row_tile != 0 &&
+        std::ranges::all_of(many.parts, [&](const PackedMatrix& weight) { return can_tile(weight, forced); });
+    const LinearTiling tiling = forces ? forced : linear_tiling(many.parts, sized.most, processors);
+    const LinearManyPlan& plan = many.by_row_tile.at(tiling.row_tile);
+    device->note(launch_linear_many(plan, tiling.split, sized.most, processors, launch.stream),
+                 "launched a product");
   };
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "backend/cuda/plan/linear_tiling.h"
+
 namespace deepinfer::backend::cuda {
 
 struct KernelChoices {
@@ -18,8 +20,8 @@ struct KernelChoices {
   int shared_index_queries =
       1;  // index scores without candidates: from so many queries on they share decoded keys
   std::string_view measured;  // where and when
-  // For measuring, 0 in the table: the row tile that every dense product of many rows takes. 0: by linear_many_row_tile().
-  int row_tile = 0;
+  // For measuring, without a row tile in the table: how every dense product of many rows is cut up that can be. Else: linear_tiling().
+  LinearTiling tiling = {};
 
   // Is a product of so many rows for the kernels for many rows?
   constexpr bool has_many_rows(std::int64_t rows) const { return rows >= many_rows; }

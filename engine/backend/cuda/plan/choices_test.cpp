@@ -80,7 +80,7 @@ TEST(ChoicesTable, HasARowForEveryCapability) {
     EXPECT_GE(row.fused_queries_nvfp4, 1);
     EXPECT_GE(row.shared_index_queries, 1);
     EXPECT_FALSE(row.measured.empty());
-    EXPECT_EQ(row.row_tile, 0) << "for measuring alone";
+    EXPECT_EQ(row.tiling, LinearTiling{}) << "for measuring alone";
   }
   EXPECT_TRUE(seen.contains(90));
   EXPECT_EQ(choices_table().back().capability, 0);

@@ -1,23 +1,17 @@
 #include "backend/cuda/kernels/sm90/linear_many.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/sm90/linear_results.cuh"
+#include "backend/cuda/kernels/sm90/linear_split.h"
 #include "backend/cuda/kernels/sm90/many_rows.cuh"
 #include "backend/cuda/kernels/sm90/tensor_map.h"
 
 namespace deepinfer::backend::cuda {
 
 namespace {
-
-// Time of a stage by code (kBf16, kFp8, kFp4), in units of 10 ns: measured on an H200 (docs/kernels/many_rows.md). A wide tile
-// decodes a weight for more rows, a narrow one leaves fewer processors idle.
-struct RowTile {
-  int rows;
-  int stage_time[3];
-};
-constexpr RowTile kRowTiles[] = {
-    {64, {33, 37, 37}}, {128, {40, 45, 51}}, {160, {47, 51, 54}}, {192, {71, 59, 63}}};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -63,46 +57,6 @@ __device__ __forceinline__ void fill(const LinearMany& linear, const CUtensorMap
   }
 }
 
-template <int kRows>
-__device__ __forceinline__ void write_f32(const LinearMany& linear, Tile tile, int multiplier, int rows,
-                                          const float (&sum)[kRows / 2]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int output = tile.out * kBlockOutputs + (multiplier * 4 + warp) * kTileOutputs + lane / 4;
-  float* const y = static_cast<float*>(linear.y);
-#pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) {
-    const int row = tile.row * kRows + i / 4 * 8 + lane % 4 * 2 + i % 2;
-    const int column = output + i % 4 / 2 * 8;
-    if (row < rows && column < linear.weight.n) y[row * linear.y_stride + column] = sum[i];
-  }
-}
-
-template <PackedCode kCode, int kRows>
-__device__ __forceinline__ void write_bf16(const LinearMany& linear, Tile tile, int multiplier, int rows,
-                                           std::uint32_t turn, const float (&sum)[kRows / 2]) {
-  const int first_row = tile.row * kRows;
-  const int first_output = tile.out * kBlockOutputs + multiplier * 4 * kTileOutputs;
-  auto* const y = static_cast<__nv_bfloat16*>(linear.y);
-  constexpr int kPass = StageLayout<kCode, kRows>::kTurnRows;
-  turn_rows<kRows, kPass>(sum, turn, multiplier, rows - first_row, [&](int first) {
-    const int piece = threadIdx.x % 8;
-    const int output = first_output + piece * 8;
-    for (int row = threadIdx.x % kGroupThreads / 8; row < kPass; row += kGroupThreads / 8) {
-      if (first_row + first + row >= rows || output >= linear.weight.n) continue;
-      const uint4 values = load_shared(turned_piece(turn, row, piece));
-      __nv_bfloat16* const to = y + (first_row + first + row) * linear.y_stride + output;
-      if (output + 8 <= linear.weight.n) {
-        *reinterpret_cast<uint4*>(to) = values;
-      } else {
-        const auto* const each = reinterpret_cast<const __nv_bfloat16*>(&values);
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (output + i < linear.weight.n) to[i] = each[i];
-      }
-    }
-  });
-}
-
 template <PackedCode kCode, int kRows>
 struct Multiply {
   using Layout = StageLayout<kCode, kRows>;
@@ -132,10 +86,9 @@ struct Multiply {
       item += gridDim.x;
       const Tile next = tile_of(item, row_tiles, out_tiles);
       if (item < items) begin_scales(next.out);
-      if (linear.y_bf16)
-        write_bf16<kCode, kRows>(linear, tile, multiplier, rows, ring.turn(multiplier), sum);
-      else
-        write_f32<kRows>(linear, tile, multiplier, rows, sum);
+      write_results<kRows, Layout::kTurnRows>(linear, tile.row * kRows, rows,
+                                              (tile.out * kMultipliers + multiplier) * kGroupOutputs,
+                                              multiplier, ring.turn(multiplier), sum);
       if (item >= items) break;
       tile = next;
     }
@@ -211,29 +164,9 @@ bool has_shape(const LinearMany& linear) {
 
 }  // namespace
 
-int linear_many_row_tile(std::span<const LinearMany> parts, int rows, int multiprocessors) {
-  std::int64_t out_tiles = 0;
-  for (const LinearMany& part : parts)
-    out_tiles += out_tiles_of(part.weight);
-  int best = 0;
-  std::int64_t least = 0;
-  for (const RowTile& choice : kRowTiles) {
-    const std::int64_t tiles = (rows + choice.rows - 1) / choice.rows * out_tiles;
-    const std::int64_t rounds = (tiles + multiprocessors - 1) / multiprocessors;
-    int stage_time = 0;
-    for (const LinearMany& part : parts)
-      stage_time = std::max(stage_time, choice.stage_time[static_cast<int>(part.weight.code)]);
-    const std::int64_t cost = rounds * stage_time;
-    if (best != 0 && cost >= least) continue;
-    best = choice.rows;
-    least = cost;
-  }
-  return best;
-}
-
 cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, LinearManyPlan* plan) {
   if (parts.empty() || parts.size() > kMostParts ||
-      std::ranges::none_of(kRowTiles, [&](const RowTile& choice) { return choice.rows == row_tile; }))
+      std::ranges::find(kLinearRowTiles, row_tile) == std::end(kLinearRowTiles))
     return cudaErrorInvalidValue;
   const LinearMany& first = parts[0];
   plan->count = static_cast<int>(parts.size());
@@ -252,9 +185,12 @@ cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, Li
                        &plan->x_map);
 }
 
-cudaError_t launch_linear_many(const LinearManyPlan& plan, int rows, int multiprocessors,
+cudaError_t launch_linear_many(const LinearManyPlan& plan, int split, int rows, int multiprocessors,
                                cudaStream_t stream) {
+  for (int i = 0; i < plan.count; ++i)
+    if (!can_tile(plan.parts[i].weight, {plan.row_tile, split})) return cudaErrorInvalidValue;
   if (rows <= 0) return cudaSuccess;
+  if (split != 0) return launch_linear_split(plan, split, rows, multiprocessors, stream);
   std::int64_t blocks = 1;
   for (int i = 0; i < plan.count; ++i)
     blocks =

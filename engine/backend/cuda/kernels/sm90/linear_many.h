@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/common/linear.h"
 #include "backend/cuda/kernels/common/many_rows.h"
+#include "backend/cuda/plan/linear_tiling.h"
 
 namespace deepinfer::backend::cuda {
 
@@ -20,13 +21,11 @@ struct LinearManyPlan {
   CUtensorMap x_map{}, unit_map[kMostParts]{};
 };
 
-inline constexpr int kLinearRowTiles[] = {64, 128, 160, 192};
-// Which of them is best for so many rows.
-int linear_many_row_tile(std::span<const LinearMany> parts, int rows, int multiprocessors);
 // cudaErrorInvalidValue for shapes outside the contract.
 cudaError_t plan_linear_many(std::span<const LinearMany> parts, int row_tile, LinearManyPlan* plan);
-// One kernel, capturable, for at most `rows` rows. Hopper only.
-cudaError_t launch_linear_many(const LinearManyPlan& plan, int rows, int multiprocessors,
+// One kernel, capturable, for at most `rows` rows; `split` as LinearTiling has it, with the plan's row tile. cudaErrorInvalidValue where
+// can_tile() says no. Hopper only.
+cudaError_t launch_linear_many(const LinearManyPlan& plan, int split, int rows, int multiprocessors,
                                cudaStream_t stream);
 
 }  // namespace deepinfer::backend::cuda

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -208,10 +209,11 @@ struct LinearCase {
   bool bf16;
 };
 
-void check_linear(const LinearCase& c, int row_tile) {
+void check_linear(const LinearCase& c, LinearTiling tiling) {
   SCOPED_TRACE("code " + std::to_string(static_cast<int>(c.code)) + " n " + std::to_string(c.n) + " k " +
                std::to_string(c.k) + " groups " + std::to_string(c.groups) + " rows " +
-               std::to_string(c.rows) + " tile " + std::to_string(row_tile));
+               std::to_string(c.rows) + " tile " + std::to_string(tiling.row_tile) + " split " +
+               std::to_string(tiling.split));
   const Weights weights = random_weights(c.code, c.n, c.k, 5);
   const int most = c.rows + c.spare_rows;
   const std::int64_t columns = static_cast<std::int64_t>(c.k) * c.groups;
@@ -231,8 +233,8 @@ void check_linear(const LinearCase& c, int row_tile) {
   linear.weight.units = units.data();
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
-  CUDA_CHECK(plan_linear_many(std::span(&linear, 1), row_tile, &plan));
-  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
+  CUDA_CHECK(plan_linear_many(std::span(&linear, 1), tiling.row_tile, &plan));
+  CUDA_CHECK(launch_linear_many(plan, tiling.split, linear.most_rows, multiprocessors(), nullptr));
   LinearMany portable = linear;
   portable.y = y_portable.data();
   CUDA_CHECK(launch_linear_many_portable(portable, nullptr));
@@ -266,7 +268,7 @@ void check_linear(const LinearCase& c, int row_tile) {
   x_device.set(x);
   count.set({1});
   y.set(poison);
-  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
+  CUDA_CHECK(launch_linear_many(plan, tiling.split, linear.most_rows, multiprocessors(), nullptr));
   CUDA_CHECK(cudaDeviceSynchronize());
   const auto alone = y.get();
   const std::size_t row_words = static_cast<std::size_t>(c.n) * (c.bf16 ? 1 : 2);
@@ -276,16 +278,73 @@ void check_linear(const LinearCase& c, int row_tile) {
       << "a row alone differs from the row among others";
 }
 
+std::vector<LinearCase> linear_cases(PackedCode code) {
+  return {{code, 16, 64, 1, 1, 0, true},     {code, 1, 8, 1, 3, 2, false},
+          {code, 128, 256, 1, 64, 0, true},  {code, 200, 640, 1, 65, 70, false},
+          {code, 331, 333, 1, 129, 3, true}, {code, 264, 1288, 1, 200, 300, true},
+          {code, 384, 328, 3, 77, 1, true},  {code, 512, 512, 4, 130, 0, false}};
+}
+
 TEST(LinearMany, EqualsThePortableKernelAndTheSum) {
   NEED_HOPPER();
   for (const PackedCode code : {PackedCode::kBf16, PackedCode::kFp8, PackedCode::kFp4})
     for (const int row_tile : {64, 128, 160, 192})
-      for (const LinearCase& c :
-           {LinearCase{code, 16, 64, 1, 1, 0, true}, LinearCase{code, 1, 8, 1, 3, 2, false},
-            LinearCase{code, 128, 256, 1, 64, 0, true}, LinearCase{code, 200, 640, 1, 65, 70, false},
-            LinearCase{code, 331, 333, 1, 129, 3, true}, LinearCase{code, 264, 1288, 1, 200, 300, true},
-            LinearCase{code, 384, 328, 3, 77, 1, true}, LinearCase{code, 512, 512, 4, 130, 0, false}})
-        check_linear(c, row_tile);
+      for (const LinearCase& c : linear_cases(code))
+        check_linear(c, {row_tile, 0});
+}
+
+// A tile shared by the blocks of a cluster; the last case has more tiles than clusters run at once.
+TEST(LinearMany, EverySplitEqualsThePortableKernelAndTheSum) {
+  NEED_HOPPER();
+  for (const PackedCode code : {PackedCode::kBf16, PackedCode::kFp8, PackedCode::kFp4})
+    for (const int row_tile : {16, 32, 64, 128})
+      for (int split = 1; split <= kMostSplit; ++split) {
+        const LinearTiling tiling{row_tile, split};
+        if (!can_tile(random_weights(code, 16, 8, 1).shape, tiling)) continue;
+        for (const LinearCase& c : linear_cases(code))
+          check_linear(c, tiling);
+        if (split % 4 == 2) check_linear({code, 1100, 600, 1, 300, 7, true}, tiling);
+      }
+}
+
+// Parts of different codes and heights that share an input, one launch.
+TEST(LinearMany, PartsShareALaunch) {
+  NEED_HOPPER();
+  constexpr int kColumns = 1288, kMost = 70;
+  const PackedCode codes[] = {PackedCode::kFp8, PackedCode::kBf16, PackedCode::kFp4};
+  const int outputs[] = {520, 24, 136};
+  const DeviceArray<std::uint16_t> x(random_rows(std::int64_t{kMost} * kColumns, 3));
+  const DeviceArray<std::int32_t> count({61});
+  std::vector<std::unique_ptr<DeviceArray<std::uint8_t>>> weights;
+  std::vector<std::unique_ptr<DeviceArray<std::uint16_t>>> fast, slow;
+  std::vector<LinearMany> parts;
+  for (int part = 0; part < 3; ++part) {
+    const Weights packed = random_weights(codes[part], outputs[part], kColumns, 30 + part);
+    const std::vector<std::uint16_t> poison(static_cast<std::size_t>(kMost) * outputs[part], kPoison);
+    weights.push_back(std::make_unique<DeviceArray<std::uint8_t>>(packed.units));
+    weights.push_back(std::make_unique<DeviceArray<std::uint8_t>>(packed.scales));
+    fast.push_back(std::make_unique<DeviceArray<std::uint16_t>>(poison));
+    slow.push_back(std::make_unique<DeviceArray<std::uint16_t>>(poison));
+    LinearMany linear{packed.shape,  x.data(), kColumns,     1,    slow.back()->data(),
+                      outputs[part], true,     count.data(), kMost};
+    linear.weight.units = weights[weights.size() - 2]->data();
+    linear.weight.scales = weights.back()->data();
+    CUDA_CHECK(launch_linear_many_portable(linear, nullptr));
+    linear.y = fast.back()->data();
+    parts.push_back(linear);
+  }
+  for (const LinearTiling tiling : {LinearTiling{64, 0}, LinearTiling{16, 1}, LinearTiling{32, 3},
+                                    LinearTiling{64, 2}, LinearTiling{64, 8}}) {
+    LinearManyPlan plan;
+    CUDA_CHECK(plan_linear_many(parts, tiling.row_tile, &plan));
+    CUDA_CHECK(launch_linear_many(plan, tiling.split, kMost, multiprocessors(), nullptr));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    for (int part = 0; part < 3; ++part) {
+      EXPECT_EQ(fast[part]->get(), slow[part]->get())
+          << "part " << part << " tile " << tiling.row_tile << " split " << tiling.split;
+      fast[part]->set(std::vector<std::uint16_t>(static_cast<std::size_t>(kMost) * outputs[part], kPoison));
+    }
+  }
 }
 
 TEST(LinearMany, NoRows) {
@@ -300,9 +359,11 @@ TEST(LinearMany, NoRows) {
   linear.weight.scales = scales.data();
   LinearManyPlan plan;
   CUDA_CHECK(plan_linear_many(std::span(&linear, 1), 64, &plan));
-  CUDA_CHECK(launch_linear_many(plan, linear.most_rows, multiprocessors(), nullptr));
-  CUDA_CHECK(cudaDeviceSynchronize());
-  EXPECT_EQ(y.get(), std::vector<std::uint16_t>(64 * 128, kPoison));
+  for (const int split : {0, 1, 3}) {
+    CUDA_CHECK(launch_linear_many(plan, split, linear.most_rows, multiprocessors(), nullptr));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    EXPECT_EQ(y.get(), std::vector<std::uint16_t>(64 * 128, kPoison)) << split;
+  }
 }
 
 TEST(LinearMany, RefusesWhatItCannotDo) {
@@ -323,6 +384,11 @@ TEST(LinearMany, RefusesWhatItCannotDo) {
   bad.x = x.data() + 1;
   EXPECT_EQ(plan_linear_many(std::span(&bad, 1), 64, &plan), cudaErrorInvalidValue);
   EXPECT_EQ(plan_linear_many(std::span(&good, 1), 77, &plan), cudaErrorInvalidValue);
+  ASSERT_EQ(plan_linear_many(std::span(&good, 1), 192, &plan), cudaSuccess);
+  EXPECT_EQ(launch_linear_many(plan, 2, 64, multiprocessors(), nullptr), cudaErrorInvalidValue);
+  ASSERT_EQ(plan_linear_many(std::span(&good, 1), 16, &plan), cudaSuccess);
+  EXPECT_EQ(launch_linear_many(plan, 0, 64, multiprocessors(), nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_linear_many(plan, kMostSplit + 1, 64, multiprocessors(), nullptr), cudaErrorInvalidValue);
 }
 
 cudaError_t gate_up_many(const ExpertsGateUp& experts) {
