@@ -10,6 +10,10 @@ namespace deepinfer::backend::cuda {
 
 namespace detail {
 
+// The context prefers shared memory (Device::open), which leaves a multiprocessor little room for reads under way. Launches of so many blocks
+// without dynamic shared memory do nothing but read and write and overlap with nobody: they get the room.
+inline constexpr std::int64_t kStreamingBlocks = 700;
+
 template <class... Parameters, class... Arguments>
 void launch(bool chained, int cluster, void (*kernel)(Parameters...), dim3 grid, int threads,
             std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
@@ -19,7 +23,7 @@ void launch(bool chained, int cluster, void (*kernel)(Parameters...), dim3 grid,
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
   config.attrs = attributes;
   if (chained) {
     cudaLaunchAttribute& chain = attributes[config.numAttrs++];
@@ -31,6 +35,11 @@ void launch(bool chained, int cluster, void (*kernel)(Parameters...), dim3 grid,
     together.id = cudaLaunchAttributeClusterDimension;
     together.val.clusterDim.x = static_cast<unsigned>(cluster);
     together.val.clusterDim.y = together.val.clusterDim.z = 1;
+  }
+  if (shared_bytes == 0 && std::int64_t{grid.x} * grid.y * grid.z >= kStreamingBlocks) {
+    cudaLaunchAttribute& room = attributes[config.numAttrs++];
+    room.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    room.val.sharedMemCarveout = cudaSharedmemCarveoutMaxL1;
   }
   // What fails is sticky until cudaGetLastError, which the executor calls once a step.
   (void)cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...);

@@ -27,7 +27,8 @@ __global__ void read_kernel(const uint4* from, std::size_t words, std::uint32_t*
 }  // namespace
 
 void read_all(const std::byte* from, std::size_t bytes, std::uint32_t* sink, cudaStream_t stream) {
-  launch(read_kernel, dim3(132 * 4), kThreads, 0, stream, reinterpret_cast<const uint4*>(from), bytes / 16,
+  // Eight blocks a multiprocessor, of which two run at a time: enough for a launch to get all room for reads (launch.cuh).
+  launch(read_kernel, dim3(132 * 8), kThreads, 0, stream, reinterpret_cast<const uint4*>(from), bytes / 16,
          sink);
 }
 
