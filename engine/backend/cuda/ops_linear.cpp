@@ -103,10 +103,9 @@ DeviceOp packed_product(const Prepare& prepare, const Node& node, const LinearPa
       return;
     }
     const LinearTiling forced = choices.tiling;
-    const bool forces = forced.row_tile != 0 &&
-                        std::ranges::all_of(many.parts, [&](const PackedMatrix& weight) {
-                          return can_tile(weight, forced);
-                        });
+    const bool forces =
+        forced.row_tile != 0 &&
+        std::ranges::all_of(many.parts, [&](const PackedMatrix& weight) { return can_tile(weight, forced); });
     const LinearTiling tiling = forces ? forced : linear_tiling(many.parts, sized.most, processors);
     const LinearManyPlan& plan = many.by_row_tile.at(tiling.row_tile);
     device->note(launch_linear_many(plan, tiling.split, sized.most, processors, launch.stream),

@@ -42,7 +42,8 @@ void launch(bool chained, unsigned cluster, void (*kernel)(Parameters...), dim3 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
             cudaStream_t stream, Arguments&&... arguments) {
-  detail::launch(false, 0, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+  detail::launch(false, 0, kernel, grid, threads, shared_bytes, stream,
+                 std::forward<Arguments>(arguments)...);
 }
 
 // Its blocks may start while the last ones of the kernel before still run. The kernel must call wait_for_inputs() before it

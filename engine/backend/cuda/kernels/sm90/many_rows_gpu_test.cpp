@@ -279,10 +279,10 @@ void check_linear(const LinearCase& c, LinearTiling tiling) {
 }
 
 std::vector<LinearCase> linear_cases(PackedCode code) {
-  return {{code, 16, 64, 1, 1, 0, true},      {code, 1, 8, 1, 3, 2, false},
-          {code, 128, 256, 1, 64, 0, true},   {code, 200, 640, 1, 65, 70, false},
-          {code, 331, 333, 1, 129, 3, true},  {code, 264, 1288, 1, 200, 300, true},
-          {code, 384, 328, 3, 77, 1, true},   {code, 512, 512, 4, 130, 0, false}};
+  return {{code, 16, 64, 1, 1, 0, true},     {code, 1, 8, 1, 3, 2, false},
+          {code, 128, 256, 1, 64, 0, true},  {code, 200, 640, 1, 65, 70, false},
+          {code, 331, 333, 1, 129, 3, true}, {code, 264, 1288, 1, 200, 300, true},
+          {code, 384, 328, 3, 77, 1, true},  {code, 512, 512, 4, 130, 0, false}};
 }
 
 TEST(LinearMany, EqualsThePortableKernelAndTheSum) {
@@ -297,10 +297,9 @@ TEST(LinearMany, EqualsThePortableKernelAndTheSum) {
 TEST(LinearMany, EverySplitEqualsThePortableKernelAndTheSum) {
   NEED_HOPPER();
   for (const PackedCode code : {PackedCode::kBf16, PackedCode::kFp8, PackedCode::kFp4})
-    for (const int row_tile : {16, 32, 64, 128})
+    for (const int row_tile : {16, 32, 64})
       for (int split = 1; split <= kMostSplit; ++split) {
         const LinearTiling tiling{row_tile, split};
-        if (!can_tile(random_weights(code, 16, 8, 1).shape, tiling)) continue;
         for (const LinearCase& c : linear_cases(code))
           check_linear(c, tiling);
         if (split % 4 == 2) check_linear({code, 1100, 600, 1, 300, 7, true}, tiling);
