@@ -68,6 +68,7 @@ TEST(LinearTiling, MatricesOfFewOutputsAreSharedWhereRowsAreFew) {
   EXPECT_EQ(choose(wo_b, 8192), (LinearTiling{160, 0}));
   const std::vector<PackedMatrix> wq_a = {matrix(PackedCode::kFp8, 1280, 5120),
                                           matrix(PackedCode::kFp8, 512, 5120)};
+  EXPECT_EQ(choose(wq_a, 32), (LinearTiling{16, 4}));
   EXPECT_EQ(choose(wq_a, 128), (LinearTiling{64, 4}));
   const std::vector<PackedMatrix> wq_b = {matrix(PackedCode::kFp8, 32768, 1280)};
   EXPECT_EQ(choose(wq_b, 32), (LinearTiling{64, 0}));
