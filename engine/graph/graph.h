@@ -114,11 +114,11 @@ enum class Op : uint8_t {
   kExpertDown,    // t [R, k, width], ids -> y [R, k, D_]
   kExpertSum,     // y, ids, shared -> sum by ascending expert id, then + shared
   // --- fused forms, made by passes only
-  kFusedHcSite,      // expand + coefficients + collapse + norm
-  kFusedLinears,     // linears that share an input
-  kFusedGate,        // router scores + gate top-k
-  kFusedExperts,     // gate/up + swiglu + down of the routed experts
-  kFusedRows,        // (norm,) rope (, hadamard) (, fake quantisation or window rows): vector by vector
+  kFusedHcSite,   // expand + coefficients + collapse + norm
+  kFusedLinears,  // linears that share an input
+  kFusedGate,     // router scores + gate top-k
+  kFusedExperts,  // gate/up + swiglu + down of the routed experts
+  kFusedRows,  // (norm,) rope (, hadamard) (, fake quantisation or window rows): vector by vector; and a norm beside
   kFusedAttention,   // (rope of q,) sparse attention (, rope of o)
   kFusedBlockWrite,  // (norm,) rope (, hadamard,) then the block write of global rows or index keys
 };

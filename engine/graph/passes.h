@@ -14,11 +14,14 @@ Graph drop_dead_values(const Graph& graph);
 // The fusions that a graph may get. A backend asks for those that it has kernels for; what a fused node contains stays
 // in Graph::fused_parts, so that the others can be run part by part.
 enum class Fusion : uint32_t {
-  kHcSite = 1 << 0,      // (expand +) coefficients + collapse + norm of one residual site -> fused_hc_site
-  kLinears = 1 << 1,     // two or more linears of one input -> fused_linears
-  kGate = 1 << 2,        // router scores + top-k (or table) -> fused_gate
-  kExperts = 1 << 3,     // gate/up + swiglu (+ quantisation) + down -> fused_experts
-  kRows = 1 << 4,        // (norm +) rope (+ hadamard) (+ quantisation) of vectors -> fused_rows
+  kHcSite = 1 << 0,   // (expand +) coefficients + collapse + norm of one residual site -> fused_hc_site
+  kLinears = 1 << 1,  // two or more linears of one input -> fused_linears
+  kGate = 1 << 2,     // router scores + top-k (or table) -> fused_gate
+  kExperts = 1 << 3,  // gate/up + swiglu (+ quantisation) + down -> fused_experts
+  kRows =
+      1
+      << 4,  // (norm +) rope (+ hadamard) (+ quantisation) of vectors -> fused_rows; window rows together with
+             // the norm of the query made beside them, where linears are fused
   kBlockWrite = 1 << 5,  // the same, ending in a global or key write, which quantises -> fused_block_write
   kAttention = 1 << 6,   // (rope +) sparse attention (+ inverse rope) -> fused_attention
 };

@@ -158,16 +158,19 @@ std::vector<Sampled> run(const DeviceRows& rows, const std::vector<std::uint8_t>
   const DeviceArray<SampleRow> samples(rows.samples);
   const DeviceArray<float> logits(rows.logits);
   const DeviceArray<std::uint32_t> words = words_of(never);
+  const DeviceArray<RowHighest> highest{std::vector<RowHighest>(rows.samples.size() + kSpare)};
   const DeviceArray<Sampled> sampled(rows.samples.size() + kSpare);
   StepData step{};
   step.counts = counts.data();
   step.samples = samples.data();
   sample_rows(step, static_cast<int>(rows.samples.size()) + kSpare, logits.data(),
-              static_cast<int>(never.size()), words.data(), sampled.data(), nullptr);
+              static_cast<int>(never.size()), words.data(), highest.data(), sampled.data(), nullptr);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess)
       << "launching " << rows.samples.size() << " rows of " << never.size();
   const cudaError_t ended = cudaDeviceSynchronize();
   EXPECT_EQ(ended, cudaSuccess) << cudaGetErrorString(ended);
+  for (const RowHighest& left : highest.host())
+    EXPECT_TRUE(left.key == 0 && left.arrived == 0) << "the workspace is for the next launch";
   auto results = sampled.host();
   for (size_t i = rows.samples.size(); i < results.size(); ++i) {
     std::uint64_t first;
@@ -384,6 +387,7 @@ TEST_F(SamplerGpuTest, ACapturedLaunchReadsItsStep) {
   const DeviceArray<std::int32_t> counts{std::vector<std::int32_t>(kCounts, 0)};
   const DeviceArray<SampleRow> samples(size_t{kMost});
   const DeviceArray<float> logits(size_t{kMost} * kVocab);
+  const DeviceArray<RowHighest> highest{std::vector<RowHighest>(kMost)};
   const DeviceArray<Sampled> sampled(size_t{kMost});
   StepData step{};
   step.counts = counts.data();
@@ -393,7 +397,7 @@ TEST_F(SamplerGpuTest, ACapturedLaunchReadsItsStep) {
   cudaGraphExec_t captured = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  sample_rows(step, kMost, logits.data(), kVocab, words.data(), sampled.data(), stream);
+  sample_rows(step, kMost, logits.data(), kVocab, words.data(), highest.data(), sampled.data(), stream);
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   ASSERT_EQ(cudaGraphInstantiate(&captured, graph, 0), cudaSuccess);
   for (const int count : {1, kMost, 0, 7}) {

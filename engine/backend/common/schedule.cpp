@@ -118,7 +118,8 @@ bool Schedule::ordered(const ScheduledNode& first, const ScheduledNode& second) 
          share(first.node->writes, second.node->writes) || share(first.node->reads, second.node->writes);
 }
 
-void Schedule::run_ahead(int branch, const std::function<bool(const Node&)>& wanted) {
+void Schedule::run_ahead(int branch, const std::function<bool(const Node&)>& wanted,
+                         const std::function<bool(const Node&, const Node&)>& gives_way) {
   const auto meets_another = [&](size_t i) {
     for (size_t other = 0; other < nodes_.size(); ++other) {
       if (!nodes_[other].ahead() || nodes_[other].branch == branch) continue;
@@ -141,6 +142,28 @@ void Schedule::run_ahead(int branch, const std::function<bool(const Node&)>& wan
     while (after < nodes_.size() && (nodes_[after].ahead() || !ordered(nodes_[i], nodes_[after])))
       ++after;
     nodes_[i].until = static_cast<int>(after);
+  }
+  if (gives_way) delay(branch, gives_way);
+}
+
+void Schedule::delay(int branch, const std::function<bool(const Node&, const Node&)>& gives_way) {
+  std::vector<size_t> chain;
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i].ahead() && nodes_[i].branch == branch) chain.push_back(i);
+  // Since they run in their order, none may begin so late that one behind it is late.
+  std::vector<int> latest(chain.size());
+  int least = static_cast<int>(nodes_.size());
+  for (size_t i = chain.size(); i-- > 0;)
+    latest[i] = least = std::min(least, nodes_[chain[i]].until - 1);
+  int from = 0;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ScheduledNode& item = nodes_[chain[i]];
+    int wanted = item.from;
+    for (int other = item.from; other <= latest[i]; ++other) {
+      const ScheduledNode& before = nodes_[static_cast<size_t>(other)];
+      if (!before.ahead() && gives_way(*item.node, *before.node)) wanted = other;
+    }
+    item.from = from = std::max(from, wanted);
   }
 }
 

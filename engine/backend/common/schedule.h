@@ -49,7 +49,11 @@ class Schedule {
   // Lets the wanted nodes run beside all others in a branch of their own (0, 1, ...), one after the other in their order, each from
   // the earliest node on that the values and states which it shares with others allow. A node that shares some with a node of
   // another branch stays where it is. Whoever runs the schedule keeps `from` and `until`, or runs every node in its place.
-  void run_ahead(int branch, const std::function<bool(const graph::Node&)>& wanted);
+  // gives_way(wanted, other): a wanted node does not begin before it is the turn of such another one, where nothing waits for it by
+  // then.
+  void run_ahead(
+      int branch, const std::function<bool(const graph::Node&)>& wanted,
+      const std::function<bool(const graph::Node& wanted, const graph::Node& other)>& gives_way = {});
 
   // Lifetimes of all values over nodes(), for graph::plan_arena. `bytes_of` a value in the largest step; values of seams and
   // the logits live to the end; scores take no memory. What a node that runs ahead reads or writes is alive from its `from` to
@@ -61,6 +65,7 @@ class Schedule {
   explicit Schedule(const graph::Graph& graph) : graph_(&graph) {}
   Result<void> append(const graph::Node& node, int segment, const std::function<bool(graph::Op)>& has_kernel);
   Result<void> bind_sites();
+  void delay(int branch, const std::function<bool(const graph::Node&, const graph::Node&)>& gives_way);
   // What running a scheduled node reads and makes, the work of its site included.
   std::vector<graph::ValueId> inputs_of(const ScheduledNode& item) const;
   std::vector<graph::ValueId> outputs_of(const ScheduledNode& item) const;

@@ -108,6 +108,9 @@ Result<std::shared_ptr<Device>> Device::open(int index) {
     return unusable(fmt::format("GPU {} is a {} of compute capability {}.{}; this program has kernels for {}",
                                 index, properties.name, properties.major, properties.minor, built),
                     "build with -DDEEPINFER_CUDA_ARCHITECTURES for it, or choose --backend cpu");
+  // A multiprocessor changes the size of its shared memory only while it is idle. With one size for all kernels, the largest, blocks of
+  // the next one can start beside those of the one before (launch_chained).
+  (void)cudaDeviceSetCacheConfig(cudaFuncCachePreferShared);
   device->multiprocessors_ = properties.multiProcessorCount;
   device->capability_ = capability;
   device->choices_ = choices_for(capability);

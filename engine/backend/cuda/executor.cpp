@@ -63,7 +63,7 @@ Result<std::unique_ptr<Executable>> Executor::compile(
             Schedule::make(*executor->graph_, [wide = executor->graph_->precision == graph::Precision::kF32](
                                                   graph::Op op) { return has_op(op, wide); }));
   if (tables == TablePlace::kHost) executor->schedule_->run_ahead(kRowsBranch, fetches_rows);
-  executor->schedule_->run_ahead(kShortBranch, short_chains(*executor->graph_));
+  executor->schedule_->run_ahead(kShortBranch, short_chains(*executor->graph_), gives_way);
   std::set<int> ratios;
   for (const graph::Value& each : executor->graph_->values)
     if (!each.shape.empty() && each.shape[0].axis == graph::Axis::kGroups)
@@ -104,6 +104,10 @@ Result<void> Executor::prepare_head() {
   DI_ASSIGN(never_sampled_,
             DeviceBuffer::create(device_, "tables", never_words(graph_->vocab) * sizeof(std::uint32_t)));
   DI_ASSIGN(sampled_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(Sampled)));
+  DI_ASSIGN(highest_, DeviceBuffer::create(device_, "step buffers", rows * sizeof(RowHighest)));
+  if (!device_->imagined())
+    device_->note(cudaMemsetAsync(highest_.data(), 0, highest_.size(), device_->stream()),
+                  "made buffers of a step");
   DI_ASSIGN(host_sampled_,
             PinnedBuffer::create(device_, "sampled ids", kMostUnderWay * rows * sizeof(Sampled)));
   never_sample(std::vector<std::uint8_t>(static_cast<std::size_t>(graph_->vocab), std::uint8_t{0}));
@@ -161,8 +165,10 @@ Result<void> Executor::prepare_ops() {
   for (const int branch : {kRowsBranch, kShortBranch})
     sides_.push_back(std::make_unique<SideStream>(device_, device_->side_stream(branch),
                                                   side_branch(schedule_->nodes(), branch)));
-  DI_ASSIGN(scratch_->memory,
-            DeviceBuffer::create(device_, "workspace", std::max<std::size_t>(scratch_->bytes, 256)));
+  DI_ASSIGN(
+      scratch_->memory,
+      DeviceBuffer::create(device_, "workspace",
+                           std::max<std::size_t>(scratch_->routing_at() + scratch_->routing_bytes, 256)));
   return {};
 }
 
@@ -195,30 +201,41 @@ int Executor::rows_of(std::size_t op, const Launch& launch) const {
 void Executor::launch_all(const StepBounds& bounds) {
   const Launch launch = launch_within(bounds);
   launch_inputs(launch);
-  const auto launch_on = [&](std::size_t op, cudaStream_t stream) {
+  const auto launch_on = [&](std::size_t op, cudaStream_t stream, const std::function<void()>& assigned) {
     if (rows_of(op, launch) == 0) return;
     Launch within = launch;
     within.stream = stream;
+    within.assigned = assigned;
     ops_[op](within);
   };
   const auto launch_aside = [&](int node, cudaStream_t stream) {
-    launch_on(static_cast<std::size_t>(node), stream);
+    launch_on(static_cast<std::size_t>(node), stream, {});
   };
   for (const auto& side : sides_)
     side->begin();
-  const auto launch_beside = [&](std::size_t before) {
+  const auto join = [&](std::size_t before) {
     for (const auto& side : sides_)
-      side->before(static_cast<int>(before), launch_aside);
+      side->join(static_cast<int>(before));
+  };
+  const auto fork = [&](std::size_t before) {
+    for (const auto& side : sides_)
+      side->fork(static_cast<int>(before), launch_aside);
   };
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    launch_beside(i);
-    if (!schedule_->nodes()[i].ahead()) launch_on(i, launch.stream);
+    const ScheduledNode& node = schedule_->nodes()[i];
+    const bool assigns = !node.ahead() && node.node->op == graph::Op::kFusedExperts && rows_of(i, launch) > 0;
+    join(i);
+    if (!assigns) fork(i);
+    if (!node.ahead())
+      launch_on(i, launch.stream, assigns ? std::function([&] { fork(i); }) : std::function<void()>());
   }
-  launch_beside(ops_.size());
+  join(ops_.size());
+  fork(ops_.size());
   if (launch.most[kSampleCount] == 0) return;
   sample_rows(buffers_->data(), launch.most[kSampleCount],
               reinterpret_cast<const float*>(addresses_[static_cast<std::size_t>(graph_->logits)]),
-              graph_->vocab, never_sampled_.as<std::uint32_t>(), sampled_.as<Sampled>(), launch.stream);
+              graph_->vocab, never_sampled_.as<std::uint32_t>(), highest_.as<RowHighest>(),
+              sampled_.as<Sampled>(), launch.stream);
   buffers_->give(sampled_.as<Sampled>(), reinterpret_cast<Sampled*>(host_sampled_.data()), limits_.logit_rows,
                  launch.stream);
 }
@@ -415,7 +432,7 @@ std::vector<Executable::Memory> Executor::memory() const {
     kept += static_cast<std::int64_t>(site.memory.size());
   return {{"weights", weights_.bytes()},
           {"engram tables", weights_.table_bytes(), weights_.place() == TablePlace::kHost},
-          {"step buffers", static_cast<std::int64_t>(arena_.size() + sampled_.size())},
+          {"step buffers", static_cast<std::int64_t>(arena_.size() + sampled_.size() + highest_.size())},
           {"kept index scores", kept},
           {"workspace", static_cast<std::int64_t>(scratch_->memory.size())},
           {"tables", tables},

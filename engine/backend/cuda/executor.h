@@ -104,6 +104,7 @@ class Executor final : public Executable {
   // Of a graph with logits.
   PinnedBuffer logits_;         // [L, vocab] f32: rows that are read have their place, others hold anything
   DeviceBuffer never_sampled_;  // sampler.h
+  DeviceBuffer highest_;        // [L], sampler.h
   DeviceBuffer sampled_;        // [L]
   PinnedBuffer host_sampled_;   // the same, of each place
   TierCache<cudaGraphExec_t> graphs_{[](cudaGraphExec_t graph) { (void)cudaGraphExecDestroy(graph); }};

@@ -9,6 +9,7 @@
 
 #include "backend/common/schedule.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/kernels/common/hc_site.h"
 #include "backend/cuda/kernels/common/records.h"
 #include "backend/cuda/kernels/common/values.h"
 #include "backend/cuda/step_buffers.h"
@@ -24,6 +25,8 @@ struct Launch {
   cudaStream_t stream = nullptr;
   int most[kCounts] = {};
   std::int64_t context = 0;  // longest sequence
+  // Fused experts call it when pairs are assigned to experts and before these are launched; may be empty.
+  std::function<void()> assigned;
 
   RowSpace sized(RowSpace space) const {
     space.most = most[space.count];
@@ -34,8 +37,10 @@ using DeviceOp = std::function<void(const Launch&)>;
 
 // Scratch memory that the launches of an executable share, since they follow each other on one stream.
 struct Scratch {
-  std::size_t bytes = 0;  // the most that any node wants
+  std::size_t bytes = 0;          // the most that any node wants
+  std::size_t routing_bytes = 0;  // behind these: what a gate leaves for the experts after it
   DeviceBuffer memory;
+  std::size_t routing_at() const { return (bytes + 255) / 256 * 256; }
   template <class T>
   T* at(std::size_t offset = 0) const {
     return reinterpret_cast<T*>(memory.data() + offset);
@@ -112,6 +117,8 @@ Result<DeviceOp> prepare_stream(const Prepare& prepare, const graph::Node& node)
 // Of bf16 streams: kHcCoefficients alone.
 Result<DeviceOp> prepare_coefficients(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const graph::Node& node);
+// What a fused gate does, where rows are few, of the residual site before it; without comb: nothing.
+DeferredMix deferred_mix(const Prepare& prepare, const graph::Node& gate);
 Result<DeviceOp> prepare_linear(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_record(const Prepare& prepare, const graph::Node& node);
 Result<DeviceOp> prepare_attention(const Prepare& prepare, const graph::Node& node);

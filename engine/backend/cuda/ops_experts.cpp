@@ -38,6 +38,45 @@ Result<void> add_bias(const Prepare& prepare, const Node& node, Gate& gate) {
   return {};
 }
 
+// Places of an assignment in memory, counted in 4-byte words.
+std::size_t assignment_words(int experts, std::int64_t pairs) {
+  return static_cast<std::size_t>(2 * experts + 2 + most_passes(experts, pairs) + pairs);
+}
+Assignment assignment_at(std::int32_t* words, int experts, std::int64_t pairs) {
+  Assignment assignment;
+  assignment.counts = words;
+  assignment.first = words + experts;
+  assignment.active_count = words + 2 * experts + 1;
+  assignment.active = words + 2 * experts + 2;
+  assignment.slots = assignment.active + most_passes(experts, pairs);
+  return assignment;
+}
+
+// Does the gate that makes `ids` assign the pairs of few rows, for the fused experts that read it? Both ask.
+bool gate_assigns(const Prepare& prepare, graph::ValueId ids) {
+  const auto part = [&](const Node& node, std::size_t i) -> const Node& {
+    return prepare.graph
+        .fused_parts[static_cast<std::size_t>(std::get<graph::FusedAttributes>(node.attributes).parts[i])];
+  };
+  int gates = 0, readers = 0, segment = -1;
+  for (const ScheduledNode& scheduled : prepare.schedule.nodes()) {
+    const Node& node = *scheduled.node;
+    if (scheduled.ahead()) continue;
+    if (node.op == Op::kFusedGate && part(node, 1).op == Op::kGateTopK && part(node, 1).outputs[0] == ids &&
+        !prepare.has_memory(part(node, 0).outputs[0])) {
+      ++gates;
+      segment = scheduled.segment;
+    }
+    if (node.op == Op::kFusedExperts && part(node, 0).inputs[1] == ids && scheduled.segment == segment)
+      ++readers;
+  }
+  return gates == 1 && readers == 1;
+}
+Assignment gates_assignment(const Scratch& scratch, int experts, int top_k) {
+  return assignment_at(scratch.at<std::int32_t>(scratch.routing_at()), experts,
+                       std::int64_t{kMostAssigningRows} * top_k);
+}
+
 // Router scores and choice in one: the parts are the scores, and a gate or a table look-up.
 Result<DeviceOp> fused_gate_op(const Prepare& prepare, const Node& node) {
   const auto& parts = std::get<graph::FusedAttributes>(node.attributes).parts;
@@ -52,8 +91,20 @@ Result<DeviceOp> fused_gate_op(const Prepare& prepare, const Node& node) {
   const StepBuffers* const step = &prepare.step;
   if (choice.op == Op::kGateTopK && !prepare.has_memory(scores.outputs[0])) {
     DI_TRY(add_bias(prepare, choice, gate));
-    return DeviceOp([=](const Launch& launch) {
-      fused_gate(step->data(), launch.sized(rows), gate, z, temperature, ids, weights, launch.stream);
+    const bool assigns = gate_assigns(prepare, choice.outputs[0]);
+    if (assigns)
+      prepare.scratch->routing_bytes =
+          std::max(prepare.scratch->routing_bytes,
+                   assignment_words(gate.experts, std::int64_t{kMostAssigningRows} * gate.top_k) *
+                       sizeof(std::int32_t));
+    const DeferredMix mix = deferred_mix(prepare, node);
+    return DeviceOp([=, scratch = prepare.scratch](const Launch& launch) {
+      const RowSpace sized = launch.sized(rows);
+      const Assignment assignment = gates_assignment(*scratch, gate.experts, gate.top_k);
+      GateAlso also;
+      if (assigns && gate_can_assign(sized.most, gate.experts)) also.assignment = &assignment;
+      if (sized.most <= kMostFewSiteRows) also.mix = mix;
+      fused_gate(step->data(), sized, gate, z, temperature, ids, weights, also, launch.stream);
     });
   }
   // Scores that something else reads, and tables, in two launches.
@@ -100,21 +151,6 @@ Result<DeviceOp> hash_op(const Prepare& prepare, const Node& node) {
   });
 }
 
-// Places of an assignment in scratch memory, counted in 4-byte words.
-std::size_t assignment_words(int experts, std::int64_t pairs) {
-  return static_cast<std::size_t>(2 * experts + 2 + most_passes(experts, pairs) + pairs);
-}
-Assignment assignment_in(const Scratch& scratch, int experts, std::int64_t pairs) {
-  auto* const words = scratch.at<std::int32_t>();
-  Assignment assignment;
-  assignment.counts = words;
-  assignment.first = words + experts;
-  assignment.active_count = words + 2 * experts + 1;
-  assignment.active = words + 2 * experts + 2;
-  assignment.slots = assignment.active + most_passes(experts, pairs);
-  return assignment;
-}
-
 // Gate and up (two weights, the token's row), or down (one weight, the pair's own row).
 Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
   const bool down = node.op == Op::kExpertDown;
@@ -157,7 +193,7 @@ Result<DeviceOp> stack_op(const Prepare& prepare, const Node& node) {
   prepare.want_scratch(assignment_words(experts, pairs) * sizeof(std::int32_t));
   return DeviceOp([=, scratch = prepare.scratch, device = prepare.device,
                    count = static_cast<int>(node.weights.size())](const Launch& launch) {
-    const Assignment assignment = assignment_in(*scratch, experts, pairs);
+    const Assignment assignment = assignment_at(scratch->at<std::int32_t>(), experts, pairs);
     assign_experts(step->data(), launch.sized(rows), ids, experts, top_k, assignment, launch.stream);
     experts_few(launch.sized(rows), parts.data(), count, top_k, share, {}, input, assignment, false,
                 device->multiprocessors(), launch.stream);
@@ -246,12 +282,15 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
     held = record_shape(std::get<graph::QuantiseAttributes>(quantise->attributes).record);
     DI_CHECK(held.channels == width);
   }
+  const bool by_gate = gate_assigns(prepare, gate_up.inputs[1]);
   const ManyExperts many =
       prepare.device->hopper() ? plan_many(stacks, last, swiglu, x, top_k) : ManyExperts{};
   return DeviceOp(
       [=, step = &prepare.step, scratch = prepare.scratch, device = prepare.device](const Launch& launch) {
         const RowSpace sized = launch.sized(rows);
-        const Assignment assignment = assignment_in(*scratch, experts, pairs);
+        const bool assigned = by_gate && gate_can_assign(sized.most, experts);
+        const Assignment assignment = assigned ? gates_assignment(*scratch, experts, top_k)
+                                               : assignment_at(scratch->at<std::int32_t>(), experts, pairs);
         const Values t{scratch->at<void>(t_at), true, width};
         std::array<StackPart, 2> first = stacks;
         first[0].out = t;
@@ -261,7 +300,8 @@ Result<DeviceOp> fused_experts_op(const Prepare& prepare, const Node& node) {
           const Values vectors{t.data, true, width * top_k};
           fake_quantise(step->data(), sized, held, vectors, vectors, launch.stream);
         };
-        assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+        if (!assigned) assign_experts(step->data(), sized, ids, experts, top_k, assignment, launch.stream);
+        if (launch.assigned) launch.assigned();
         if (many.usable && device->choices().has_many_pairs(sized.most, top_k, experts)) {
           ExpertsGateUpPlan gate_up_plan = many.gate_up;
           gate_up_plan.experts.pairs.first = assignment.first;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/records.h"
 #include "backend/cuda/kernels/common/row_chain.h"
 #include "backend/cuda/ops.h"
@@ -95,18 +97,37 @@ Result<RowChain> chain_of(const Prepare& prepare, const std::vector<const Node*>
   return chain;
 }
 
+// The norm that a fused chain takes along, moved out of `parts`; null: it has none. It makes a value of its own, no other norm does.
+const Node* take_norm_beside(const Node& node, std::vector<const Node*>& parts) {
+  const auto found = std::find_if(parts.begin(), parts.end(), [&](const Node* part) {
+    return part->op == Op::kRmsNorm &&
+           std::find(node.outputs.begin(), node.outputs.end(), part->outputs[0]) != node.outputs.end();
+  });
+  if (found == parts.end()) return nullptr;
+  const Node* const norm = *found;
+  parts.erase(found);
+  return norm;
+}
+
 Result<DeviceOp> chain_op(const Prepare& prepare, const Node& node) {
   std::vector<const Node*> parts;
   for (const int part : std::get<graph::FusedAttributes>(node.attributes).parts)
     parts.push_back(&prepare.graph.fused_parts[static_cast<std::size_t>(part)]);
+  const Node* const beside = take_norm_beside(node, parts);
   DI_ASSIGN(const RowChain chain, chain_of(prepare, parts));
-  const Values v = prepare.values(node.inputs[0]);
+  const Values v = prepare.values(parts.front()->inputs[0]);
   const StepBuffers* step = &prepare.step;
   if (node.op == Op::kFusedRows) {
-    const Values y = prepare.values(node.outputs[0]);
-    const RowSpace rows = prepare.space_of(node.outputs[0]);
+    const Values y = prepare.values(parts.back()->outputs[0]);
+    const RowSpace rows = prepare.space_of(parts.back()->outputs[0]);
+    NormBeside norm;
+    if (beside != nullptr) {
+      norm = {prepare.values(beside->inputs[0]), prepare.values(beside->outputs[0]), nullptr,
+              std::get<graph::NormAttributes>(beside->attributes).eps};
+      DI_ASSIGN(norm.weight, prepare.weights.values(beside->weights[0]));
+    }
     return DeviceOp([=](const Launch& launch) {
-      row_chain(step->data(), launch.sized(rows), chain, v, y, launch.stream);
+      row_chain(step->data(), launch.sized(rows), chain, v, y, norm, launch.stream);
     });
   }
   const auto& target = prepare.registry.at(std::get<graph::StateAttributes>(parts.back()->attributes).target);

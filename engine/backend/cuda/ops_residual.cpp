@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/cuda/kernels/common/hc_site.h"
 #include "backend/cuda/ops.h"
 #include "base/check.h"
@@ -10,6 +12,85 @@ using graph::Node;
 using graph::Op;
 
 namespace {
+
+const Node* part_of(const Prepare& prepare, const Node& node, Op op) {
+  if (node.op == op) return &node;
+  if (node.op != Op::kFusedHcSite) return nullptr;
+  for (const int index : std::get<graph::FusedAttributes>(node.attributes).parts) {
+    const Node& part = prepare.graph.fused_parts[static_cast<std::size_t>(index)];
+    if (part.op == op) return &part;
+  }
+  return nullptr;
+}
+
+// The coefficients whose mix a fused gate iterates: of the last site before it, if nothing reads that mix before.
+const Node* deferring_site(const Prepare& prepare, const Node& gate) {
+  const std::vector<ScheduledNode>& nodes = prepare.schedule.nodes();
+  const auto at = static_cast<std::size_t>(
+      std::ranges::find(nodes, &gate, [](const ScheduledNode& scheduled) { return scheduled.node; }) -
+      nodes.begin());
+  if (gate.op != Op::kFusedGate || at == nodes.size() || nodes[at].ahead()) return nullptr;
+  const auto part = [&](std::size_t i) -> const Node& {
+    return prepare.graph
+        .fused_parts[static_cast<std::size_t>(std::get<graph::FusedAttributes>(gate.attributes).parts[i])];
+  };
+  if (part(1).op != Op::kGateTopK || prepare.has_memory(part(0).outputs[0])) return nullptr;
+  const graph::Dim rows = prepare.value(part(1).outputs[0]).shape[0];
+  for (std::size_t i = at; i-- > 0;) {
+    if (nodes[i].segment != nodes[at].segment || nodes[i].node->op == Op::kFusedGate) return nullptr;
+    if (nodes[i].ahead()) continue;
+    const Node* const site = part_of(prepare, *nodes[i].node, Op::kHcCoefficients);
+    if (site == nullptr) continue;
+    const graph::ValueId comb = site->outputs[2];
+    const auto reads_comb = [&](const ScheduledNode& scheduled) {
+      return std::ranges::count(scheduled.node->inputs, comb) > 0;
+    };
+    const auto after = nodes.begin() + static_cast<std::ptrdiff_t>(at) + 1;
+    if (std::any_of(nodes.begin(), after, reads_comb)) return nullptr;
+    for (auto node = after; node != nodes.end(); ++node)
+      if (node->ahead() && reads_comb(*node)) return nullptr;
+    for (const graph::Seam& seam : prepare.graph.seams)
+      if (seam.value == comb) return nullptr;
+    return prepare.has_memory(comb) && prepare.value(comb).shape[0] == rows ? site : nullptr;
+  }
+  return nullptr;
+}
+
+bool defers(const Prepare& prepare, const Node& coefficients) {
+  return std::ranges::any_of(prepare.schedule.nodes(), [&](const ScheduledNode& scheduled) {
+    return scheduled.node->op == Op::kFusedGate && deferring_site(prepare, *scheduled.node) == &coefficients;
+  });
+}
+
+// Launches that let others start only after they have waited themselves, of every step that has rows.
+bool waits_first(Op op) {
+  return op == Op::kFusedAttention || op == Op::kSparseAttention || op == Op::kExpertSum;
+}
+
+// Is the node at `at` an early site (ResidualSite::early)? What its expand reads, and the mix by which it collapses, is older than some
+// launch that waits. A gate may be the last to write a mix.
+bool is_early(const Prepare& prepare, const Node& fused) {
+  const std::vector<ScheduledNode>& nodes = prepare.schedule.nodes();
+  const auto end =
+      std::ranges::find(nodes, &fused, [](const ScheduledNode& scheduled) { return scheduled.node; });
+  const Node* const expand = part_of(prepare, fused, Op::kHcExpand);
+  const Node* const collapse = part_of(prepare, fused, Op::kHcCollapse);
+  const Node* const own = part_of(prepare, fused, Op::kHcCoefficients);
+  if (end == nodes.end() || expand == nullptr || collapse == nullptr || own == nullptr) return false;
+  std::vector<graph::ValueId> read = {expand->inputs[1], expand->inputs[2], expand->inputs[3]};
+  if (collapse->inputs[1] != own->outputs[0]) read.push_back(collapse->inputs[1]);
+  return std::ranges::all_of(read, [&](graph::ValueId id) {
+    bool made = false, old = false;
+    for (auto node = nodes.begin(); node != end; ++node) {
+      if (node->ahead() || node->segment != end->segment) continue;
+      const bool makes = std::ranges::count(node->node->outputs, id) > 0;
+      made = made || makes;
+      if (makes || node->node->op == Op::kFusedGate) old = false;
+      if (waits_first(node->node->op)) old = made;
+    }
+    return old;
+  });
+}
 
 Result<void> take_coefficients(const Prepare& prepare, const Node& node, ResidualSite& site) {
   const auto& attributes = std::get<graph::HcAttributes>(node.attributes);
@@ -30,6 +111,7 @@ Result<void> take_coefficients(const Prepare& prepare, const Node& node, Residua
   site.pre = prepare.floats(node.outputs[0]);
   site.post = prepare.floats(node.outputs[1]);
   site.comb = prepare.floats(node.outputs[2]);
+  site.defers = defers(prepare, node);
   return {};
 }
 
@@ -52,6 +134,13 @@ Result<DeviceOp> prepare_coefficients(const Prepare& prepare, const Node& node) 
   return launched(prepare, site, prepare.space_of(node.outputs[0]), node.outputs[0]);
 }
 
+DeferredMix deferred_mix(const Prepare& prepare, const Node& gate) {
+  const Node* const site = deferring_site(prepare, gate);
+  if (site == nullptr) return {};
+  const auto& attributes = std::get<graph::HcAttributes>(site->attributes);
+  return {prepare.floats(site->outputs[2]), attributes.sinkhorn_iterations, attributes.hc_eps};
+}
+
 // The parts of a fused site are an expand (not at every site), coefficients, a collapse and a norm.
 Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const Node& node) {
   ResidualSite site;
@@ -65,6 +154,7 @@ Result<DeviceOp> prepare_residual_site(const Prepare& prepare, const Node& node)
         site.h = prepare.values(part.inputs[1]);
         site.post_in = prepare.floats(part.inputs[2]);
         site.comb_in = prepare.floats(part.inputs[3]);
+        site.early = is_early(prepare, node);
         break;
       case Op::kHcCoefficients:
         DI_TRY(take_coefficients(prepare, part, site));

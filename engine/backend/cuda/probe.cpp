@@ -91,6 +91,7 @@ Result<double> time_sampling(int rows, int vocab, const SampleRow& asked) {
   DI_ASSIGN(const DeviceBuffer never, take(never_words(vocab) * sizeof(std::uint32_t)));
   DI_ASSIGN(const DeviceBuffer counts, take(kCounts * sizeof(std::int32_t)));
   DI_ASSIGN(const DeviceBuffer samples, take(static_cast<std::size_t>(rows) * sizeof(SampleRow)));
+  DI_ASSIGN(const DeviceBuffer highest, take(static_cast<std::size_t>(rows) * sizeof(RowHighest)));
   DI_ASSIGN(const DeviceBuffer sampled, take(static_cast<std::size_t>(rows) * sizeof(Sampled)));
   DI_ASSIGN(const DeviceBuffer flushed, take(kFlushBytes));
   DI_ASSIGN(const DeviceBuffer sink, take(16));
@@ -114,6 +115,7 @@ Result<double> time_sampling(int rows, int vocab, const SampleRow& asked) {
   device->upload(counts.data(), count.data(), counts.size(), "measured");
   device->upload(samples.data(), each.data(), samples.size(), "measured");
   device->note(cudaMemset(never.data(), 0, never.size()), "measured");
+  device->note(cudaMemset(highest.data(), 0, highest.size()), "measured");
   device->note(cudaMemset(flushed.data(), 0x5a, flushed.size()), "measured");
   StepData step = {};
   step.counts = counts.as<std::int32_t>();
@@ -121,8 +123,8 @@ Result<double> time_sampling(int rows, int vocab, const SampleRow& asked) {
   const double seconds = best_time(
       *device,
       [&] {
-        sample_rows(step, rows, logits.as<float>(), vocab, never.as<std::uint32_t>(), sampled.as<Sampled>(),
-                    device->stream());
+        sample_rows(step, rows, logits.as<float>(), vocab, never.as<std::uint32_t>(),
+                    highest.as<RowHighest>(), sampled.as<Sampled>(), device->stream());
       },
       [&] { read_all(flushed.data(), flushed.size(), sink.as<std::uint32_t>(), device->stream()); });
   device->note(cudaGetLastError(), "measured");

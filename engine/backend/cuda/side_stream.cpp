@@ -31,7 +31,7 @@ void SideStream::begin() {
   forks_ = joins_ = recorded_ = 0;
 }
 
-void SideStream::before(int node, const std::function<void(int node, cudaStream_t stream)>& launch) {
+void SideStream::join(int node) {
   bool waited = false;
   while (joins_ < branch_.joins.size() && branch_.joins[joins_].before == node) {
     device_->note(cudaStreamWaitEvent(device_->stream(), joined_[joins_], 0), "joined its side stream");
@@ -39,11 +39,15 @@ void SideStream::before(int node, const std::function<void(int node, cudaStream_
     waited = true;
   }
   if (waited) join_point(device_->stream());
-  while (forks_ < branch_.forks.size() && branch_.forks[forks_].before == node)
-    fork(forks_++, launch);
 }
 
-void SideStream::fork(std::size_t which, const std::function<void(int node, cudaStream_t stream)>& launch) {
+void SideStream::fork(int node, const std::function<void(int node, cudaStream_t stream)>& launch) {
+  while (forks_ < branch_.forks.size() && branch_.forks[forks_].before == node)
+    fork_one(forks_++, launch);
+}
+
+void SideStream::fork_one(std::size_t which,
+                          const std::function<void(int node, cudaStream_t stream)>& launch) {
   device_->note(cudaEventRecord(forked_[which], device_->stream()), "forked its side stream");
   device_->note(cudaStreamWaitEvent(stream_, forked_[which], 0), "forked its side stream");
   join_point(stream_);

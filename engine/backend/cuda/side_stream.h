@@ -22,11 +22,12 @@ class SideStream {
   // Begins the launches of a step.
   void begin();
   // What is due before node `node` is launched on the step's stream (the number of nodes: after the last). For ascending nodes, each
-  // once. `launch` puts a node on the side stream.
-  void before(int node, const std::function<void(int node, cudaStream_t stream)>& launch);
+  // once: joins, then forks. `launch` puts a node on the side stream.
+  void join(int node);
+  void fork(int node, const std::function<void(int node, cudaStream_t stream)>& launch);
 
  private:
-  void fork(std::size_t which, const std::function<void(int node, cudaStream_t stream)>& launch);
+  void fork_one(std::size_t which, const std::function<void(int node, cudaStream_t stream)>& launch);
 
   std::shared_ptr<Device> device_;
   cudaStream_t stream_;

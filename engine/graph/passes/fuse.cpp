@@ -88,7 +88,18 @@ std::vector<int> chain_to(const Rewriter& rewriter, int last) {
   return chain;
 }
 
-// Recognised by the last of them, which no longer chain ends in.
+// A norm of what was made beside the input of a chain, by the same node: the query's, beside the window rows. -1: none.
+int norm_beside(const Rewriter& rewriter, const std::vector<int>& chain) {
+  const int maker = rewriter.maker(rewriter.node(chain.front()).inputs[0], Op::kFusedLinears);
+  if (maker < 0) return -1;
+  for (const ValueId made : rewriter.node(maker).outputs) {
+    const int norm = rewriter.only_user(made, Op::kRmsNorm);
+    if (norm >= 0 && norm != chain.front()) return norm;
+  }
+  return -1;
+}
+
+// Recognised by the last of them, which no longer chain ends in. Window rows take a norm along that is due at the same time.
 void fuse_rows(Rewriter& rewriter, int last) {
   constexpr Op kEnds[] = {Op::kWindowRows, Op::kFakeQuantise, Op::kHadamard, Op::kRope};
   const Op op = rewriter.node(last).op;
@@ -98,7 +109,14 @@ void fuse_rows(Rewriter& rewriter, int last) {
     if (!rewriter.kept(made) && rewriter.only_user(made, next) >= 0) return;
   }
   const std::vector<int> chain = chain_to(rewriter, last);
-  if (chain.size() > 1) rewriter.merge(Op::kFusedRows, chain, last);
+  if (chain.size() < 2) return;
+  const int norm = op == Op::kWindowRows ? norm_beside(rewriter, chain) : -1;
+  if (norm >= 0) {
+    std::vector<int> group = chain;
+    group.insert(std::lower_bound(group.begin(), group.end(), norm), norm);
+    if (rewriter.merge(Op::kFusedRows, group, std::min(norm, chain.front()))) return;
+  }
+  rewriter.merge(Op::kFusedRows, chain, last);
 }
 
 // Recognised by the attention. A rotation that a norm comes before belongs to the chain of that.
@@ -130,13 +148,11 @@ Graph fuse(const Graph& graph, FusionSet wanted) {
     Fusion fusion;
     void (*run)(Rewriter&, int);
   };
-  constexpr Finder kFinders[] = {{Fusion::kBlockWrite, fuse_block_write},
-                                 {Fusion::kAttention, fuse_attention},
-                                 {Fusion::kRows, fuse_rows},
-                                 {Fusion::kHcSite, fuse_hc_site},
-                                 {Fusion::kGate, fuse_gate},
-                                 {Fusion::kExperts, fuse_experts},
-                                 {Fusion::kLinears, fuse_linears}};
+  constexpr Finder kFinders[] = {
+      {Fusion::kLinears, fuse_linears},     {Fusion::kBlockWrite, fuse_block_write},
+      {Fusion::kAttention, fuse_attention}, {Fusion::kRows, fuse_rows},
+      {Fusion::kHcSite, fuse_hc_site},      {Fusion::kGate, fuse_gate},
+      {Fusion::kExperts, fuse_experts}};
   Rewriter rewriter(graph);
   for (const Finder& finder : kFinders) {
     if (!contains(wanted, finder.fusion)) continue;

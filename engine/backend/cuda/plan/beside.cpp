@@ -28,11 +28,7 @@ bool fetches_rows(const Node& node) {
 std::function<bool(const Node&)> short_chains(const Graph& graph) {
   std::set<const Node*> chosen;
   for (const Node& node : graph.nodes) {
-    if (node.op == Op::kWindowWrite) {
-      chosen.insert(&node);
-      const Node* const rows = maker_of(graph, node.inputs[0]);
-      if (rows != nullptr && rows->op == Op::kFusedRows) chosen.insert(rows);
-    }
+    if (node.op == Op::kWindowWrite) chosen.insert(&node);
     if (node.op != Op::kExpertSum) continue;
     const Node* const last = maker_of(graph, node.inputs[2]);
     if (last == nullptr || last->op != Op::kLinear) continue;
@@ -46,6 +42,10 @@ std::function<bool(const Node&)> short_chains(const Graph& graph) {
     if (quantise != nullptr) chosen.insert(quantise);
   }
   return [chosen = std::move(chosen)](const Node& node) { return chosen.contains(&node); };
+}
+
+bool gives_way(const Node& chained, const Node& other) {
+  return chained.op == Op::kLinear && other.op == Op::kFusedExperts && other.layer == chained.layer;
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -12,8 +12,8 @@ inline constexpr int kMostSplit = 8;
 // A tile: 128 outputs x row_tile rows.
 struct LinearTiling {
   int row_tile = 0;
-  int split =
-      0;  // blocks that share a tile, a cluster (linear_split.cu); 0: a block has it alone and keeps its sums (linear_many.cu)
+  // Blocks that share a tile, a cluster (linear_split.cu). 0: a block has it alone and keeps its sums (linear_many.cu).
+  int split = 0;
 
   bool operator==(const LinearTiling&) const = default;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kernels/common/hc_site.h"
 #include "backend/cuda/kernels/common/linear.h"
 
 namespace deepinfer::backend::cuda {
@@ -17,10 +18,6 @@ struct Gate {
   const float* bias = nullptr;        // [experts]
   const float* image_bias = nullptr;  // of rows in an image span
 };
-// Scores and choice in one launch: z [rows.most, experts] f32 router logits; ids and weights as gate_top_k.
-void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
-                std::int32_t* ids, float* weights, cudaStream_t stream);
-
 // s = sqrt(softplus(z / temperature)); z, s [R, experts] f32.
 void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature,
                    float* s, cudaStream_t stream);
@@ -47,6 +44,18 @@ struct Assignment {
   std::int32_t* active = nullptr;
   std::int32_t* active_count = nullptr;
 };
+// What a gate does beside choosing.
+struct GateAlso {
+  const Assignment* assignment = nullptr;  // assign_experts(), where gate_can_assign()
+  DeferredMix mix;                         // of the same rows
+};
+// Scores and choice in one launch: z [rows.most, experts] f32 router logits; ids and weights as gate_top_k.
+void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
+                std::int32_t* ids, float* weights, const GateAlso& also, cudaStream_t stream);
+inline constexpr int kMostAssigningRows = 8;  // blocks of a cluster anywhere
+constexpr bool gate_can_assign(int most_rows, int experts) {
+  return most_rows <= kMostAssigningRows && experts <= 512;
+}
 void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids, int experts, int top_k,
                     Assignment assignment, cudaStream_t stream);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "backend/cuda/kernels/common/experts.h"
 #include "backend/cuda/kernels/common/gpu_world.h"
 
 namespace deepinfer::backend::cuda::test {
@@ -213,8 +214,14 @@ class ResidualSiteTest : public ::testing::TestWithParam<Case> {
       return all_counts.data() + static_cast<ptrdiff_t>(count) * kCounts;
     }
   };
+  // What a site reads of one before it, and how the launches share the work.
+  struct Neighbours {
+    const Outputs* before = nullptr;  // null: the site reads the inputs
+    bool defers = false, early = false;
+  };
   // Rows first .. first + count - 1 as a step of `count` rows, in a launch for `spare` more.
-  void run(const Outputs& outputs, int first, int count, int spare, float* workspace, const Inputs& inputs) {
+  void run(const Outputs& outputs, int first, int count, int spare, float* workspace, const Inputs& inputs,
+           const Neighbours& neighbours) {
     const auto at = static_cast<size_t>(first);
     ResidualSite site;
     const Case& c = GetParam();
@@ -233,6 +240,14 @@ class ResidualSiteTest : public ::testing::TestWithParam<Case> {
       site.comb_in = inputs.comb_in.data() + at * 16;
     }
     if (c.given) site.pre_in = inputs.pre_in.data() + at * 4;
+    if (const Outputs* const before = neighbours.before; before != nullptr) {
+      site.h = rows_of(before->streams, 4 * hidden_);
+      site.post_in = before->post.data() + at * 4;
+      site.comb_in = before->comb.data() + at * 16;
+      if (c.given) site.pre_in = before->pre.data() + at * 4;
+    }
+    site.defers = neighbours.defers;
+    site.early = neighbours.early;
     site.pre = outputs.pre.data() + at * 4;
     site.post = outputs.post.data() + at * 4;
     site.comb = outputs.comb.data() + at * 16;
@@ -391,7 +406,7 @@ TEST_P(ResidualSiteTest, EachRowIsRightAndTheSameInEveryLaunch) {
       static_cast<size_t>(residual_site_workspace({kStreams, c.hidden}, kMostRows)));
   const Outputs alone_outputs(kMostRows, hidden_, streams_before());
   for (int row = 0; row < kMostRows; ++row)
-    run(alone_outputs, row, 1, 0, workspace.data(), inputs);
+    run(alone_outputs, row, 1, 0, workspace.data(), inputs, {});
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const HostOutputs alone(alone_outputs);
   for (const size_t row : {0, 1, 7, 8, 15, 16, 500, 2047}) {
@@ -416,7 +431,7 @@ TEST_P(ResidualSiteTest, EachRowIsRightAndTheSameInEveryLaunch) {
     const auto [rows, spare] = launched;
     SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(rows + spare));
     const Outputs outputs(kMostRows, hidden_, streams_before());
-    run(outputs, 0, rows, spare, workspace.data(), inputs);
+    run(outputs, 0, rows, spare, workspace.data(), inputs, {});
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const HostOutputs got(outputs);
     expect_same_rows("streams", got.streams, alone.streams, rows, 4 * hidden_);
@@ -439,6 +454,75 @@ TEST_P(ResidualSiteTest, EachRowIsRightAndTheSameInEveryLaunch) {
     EXPECT_TRUE(poisoned(got.normed, hidden_, std::uint16_t{0xcdcd}));
     EXPECT_TRUE(poisoned(got.pre, 4, poison) && poisoned(got.post, 4, poison) &&
                 poisoned(got.comb, 16, poison));
+  }
+}
+
+constexpr std::pair<int, int> kFewRows[] = {{1, 0},  {3, 4},   {8, 0},  {9, 3},
+                                            {16, 0}, {40, 24}, {64, 0}, {65, 0}};
+
+// Two sites, a launch that waits between them.
+TEST_P(ResidualSiteTest, AnEarlySiteIsTheSame) {
+  const Case& c = GetParam();
+  if (!c.expands) GTEST_SKIP() << "it reads no site before it";
+  const Inputs inputs = on_device();
+  const DeviceArray<float> workspace(
+      static_cast<size_t>(residual_site_workspace({kStreams, c.hidden}, kMostRows)));
+  const DeviceArray<float> between(kMostRows * 4);
+  for (const auto& [rows, spare] : kFewRows) {
+    SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(rows + spare));
+    const auto second_of = [&, rows = rows, spare = spare](bool early) {
+      const Outputs first(kMostRows, hidden_, streams_before()), second(kMostRows, hidden_, streams_before());
+      run(first, 0, rows, spare, workspace.data(), inputs, {});
+      StepData step{};
+      step.counts = inputs.counts(rows);
+      hc_first_pre(step, {RowAxis::kTokens, kTokenCount, 1, rows + spare}, kStreams, between.data(), nullptr);
+      run(second, 0, rows, spare, workspace.data(), inputs, {.before = &first, .early = early});
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      return HostOutputs(second);
+    };
+    const HostOutputs late = second_of(false), early = second_of(true);
+    expect_same_rows("streams", early.streams, late.streams, rows, 4 * hidden_);
+    expect_same_rows("pre", early.pre, late.pre, rows, 4);
+    expect_same_rows("post", early.post, late.post, rows, 4);
+    expect_same_rows("comb", early.comb, late.comb, rows, 16);
+    if (c.norms) expect_same_rows("normed", early.normed, late.normed, rows, hidden_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A gate does the iterations that a site has left, alone and while it assigns.
+TEST_P(ResidualSiteTest, AGateIteratesAsTheSiteDoes) {
+  const Inputs inputs = on_device();
+  const DeviceArray<float> workspace(
+      static_cast<size_t>(residual_site_workspace({kStreams, GetParam().hidden}, kMostRows)));
+  constexpr int kExperts = 40, kTopK = 3;
+  const DeviceArray<float> z(random_floats(kMostRows * kExperts, 1, 21)),
+      bias(random_floats(kExperts, 1, 22));
+  const DeviceArray<std::uint8_t> image(std::vector<std::uint8_t>(kMostRows, 0));
+  const DeviceArray<std::int32_t> ids(kMostRows * kTopK), words(4096);
+  const DeviceArray<float> weights(kMostRows * kTopK);
+  Gate gate;
+  gate.experts = kExperts, gate.top_k = kTopK;
+  gate.bias = gate.image_bias = bias.data();
+  const Assignment assignment{words.data(), words.data() + 1000, words.data() + 2000, words.data() + 3000,
+                              words.data() + 4000};
+  for (const auto& [rows, spare] : kFewRows) {
+    if (rows + spare > kMostFewSiteRows) continue;
+    SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(rows + spare));
+    const Outputs own(kMostRows, hidden_, streams_before()), left(kMostRows, hidden_, streams_before());
+    run(own, 0, rows, spare, workspace.data(), inputs, {});
+    run(left, 0, rows, spare, workspace.data(), inputs, {.defers = true});
+    StepData step{};
+    step.counts = inputs.counts(rows);
+    step.image = image.data();
+    GateAlso also;
+    also.mix = {left.comb.data(), kIterations, kHcEps};
+    if (gate_can_assign(rows + spare, kExperts)) also.assignment = &assignment;
+    fused_gate(step, {RowAxis::kTokens, kTokenCount, 1, rows + spare}, gate, z.data(), 1.0f, ids.data(),
+               weights.data(), also, nullptr);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(std::memcmp(left.comb.host().data(), own.comb.host().data(), own.comb.bytes()), 0);
+    EXPECT_EQ(std::memcmp(left.normed.host().data(), own.normed.host().data(), own.normed.bytes()), 0);
   }
 }
 

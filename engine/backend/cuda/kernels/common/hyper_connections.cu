@@ -7,6 +7,7 @@ namespace deepinfer::backend::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kColumnsOfBlock = 2 * kThreads;  // of a row, of collapse and expand
 constexpr int kMostStreams = 4;
 constexpr int kMostOutputs = 2 * kMostStreams + kMostStreams * kMostStreams;
 
@@ -17,6 +18,7 @@ __global__ void __launch_bounds__(kThreads)
     hc_partial_kernel(StepData step, int count, HcShape shape, const float* fn, Values h, Sum* partial) {
   constexpr int kEach = kHcColumns / kThreads;
   __shared__ Sum scratch[kThreads / 32][kOutputs + 1];
+  wait_for_inputs();
   const int rows = step.counts[count];
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   if (first_row >= rows) return;
@@ -69,6 +71,7 @@ __device__ float mix_of(const Sum* partial, int ranges, std::int64_t row, std::i
 __global__ void hc_finish_kernel(StepData step, int count, HcShape shape, HcSite site, const double* partial,
                                  int ranges, float* pre, float* post, float* comb) {
   constexpr int s = kMostStreams;
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   const int lane = static_cast<int>(threadIdx.x);
@@ -106,6 +109,7 @@ template <class Sum>
 __global__ void hc_head_kernel(StepData step, int count, HcShape shape, HcSite site, const Sum* partial,
                                int ranges, float* pre) {
   constexpr int s = kMostStreams;
+  wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
   const float mix =
@@ -127,7 +131,11 @@ __global__ void hc_collapse_kernel(StepData step, int count, HcShape shape, Valu
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
-  for (int d = static_cast<int>(threadIdx.x); d < shape.hidden; d += kThreads) {
+  const int first = static_cast<int>(blockIdx.y) * kColumnsOfBlock + static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int each = 0; each < kColumnsOfBlock / kThreads; ++each) {
+    const int d = first + each * kThreads;
+    if (d >= shape.hidden) return;
     float sum = 0.0f;
     for (int i = 0; i < shape.streams; ++i)
       sum = __fadd_rn(sum, __fmul_rn(pre[row * shape.streams + i],
@@ -142,7 +150,11 @@ __global__ void hc_expand_kernel(StepData step, int count, HcShape shape, Values
   constexpr int s = kMostStreams;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
-  for (int d = static_cast<int>(threadIdx.x); d < shape.hidden; d += kThreads) {
+  const int first = static_cast<int>(blockIdx.y) * kColumnsOfBlock + static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int each = 0; each < kColumnsOfBlock / kThreads; ++each) {
+    const int d = first + each * kThreads;
+    if (d >= shape.hidden) return;
     float streams[s];
     for (int i = 0; i < s; ++i)
       streams[i] = value_at(h, (row * s + i) * shape.hidden + d);
@@ -157,6 +169,10 @@ __global__ void hc_expand_kernel(StepData step, int count, HcShape shape, Values
   }
 }
 
+dim3 spread(const RowSpace& rows, const HcShape& shape) {
+  return {static_cast<unsigned>(rows.most), blocks_for(shape.hidden, kColumnsOfBlock)};
+}
+
 int ranges_of(const HcShape& shape) {
   return (shape.streams * shape.hidden + kHcColumns - 1) / kHcColumns;
 }
@@ -165,9 +181,9 @@ template <class Sum, int kOutputs>
 void partial_sums(const StepData& step, RowSpace rows, HcShape shape, const float* fn, Values h,
                   void* workspace, cudaStream_t stream) {
   constexpr int kRows = 4;
-  launch(hc_partial_kernel<Sum, kOutputs, kRows>,
-         dim3(static_cast<unsigned>(ranges_of(shape)), blocks_for(rows.most, kRows)), kThreads, 0, stream,
-         step, rows.count, shape, fn, h, static_cast<Sum*>(workspace));
+  launch_chained(hc_partial_kernel<Sum, kOutputs, kRows>,
+                 dim3(static_cast<unsigned>(ranges_of(shape)), blocks_for(rows.most, kRows)), kThreads, 0,
+                 stream, step, rows.count, shape, fn, h, static_cast<Sum*>(workspace));
 }
 
 }  // namespace
@@ -179,8 +195,8 @@ std::int64_t hc_workspace_values(const HcShape& shape, int outputs, int most_row
 void hc_coefficients(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h,
                      double* workspace, float* pre, float* post, float* comb, cudaStream_t stream) {
   partial_sums<double, kMostOutputs>(step, rows, shape, site.fn, h, workspace, stream);
-  launch(hc_finish_kernel, dim3(static_cast<unsigned>(rows.most)), 32, 0, stream, step, rows.count, shape,
-         site, workspace, ranges_of(shape), pre, post, comb);
+  launch_chained(hc_finish_kernel, dim3(static_cast<unsigned>(rows.most)), 32, 0, stream, step, rows.count,
+                 shape, site, workspace, ranges_of(shape), pre, post, comb);
 }
 
 void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site, Values h, bool wide,
@@ -188,12 +204,12 @@ void hc_head_pre(const StepData& step, RowSpace rows, HcShape shape, HcSite site
   const dim3 grid(static_cast<unsigned>(rows.most));
   if (wide) {
     partial_sums<double, kMostStreams>(step, rows, shape, site.fn, h, workspace, stream);
-    launch(hc_head_kernel<double>, grid, 32, 0, stream, step, rows.count, shape, site,
-           static_cast<const double*>(workspace), ranges_of(shape), pre);
+    launch_chained(hc_head_kernel<double>, grid, 32, 0, stream, step, rows.count, shape, site,
+                   static_cast<const double*>(workspace), ranges_of(shape), pre);
   } else {
     partial_sums<float, kMostStreams>(step, rows, shape, site.fn, h, workspace, stream);
-    launch(hc_head_kernel<float>, grid, 32, 0, stream, step, rows.count, shape, site,
-           static_cast<const float*>(workspace), ranges_of(shape), pre);
+    launch_chained(hc_head_kernel<float>, grid, 32, 0, stream, step, rows.count, shape, site,
+                   static_cast<const float*>(workspace), ranges_of(shape), pre);
   }
 }
 
@@ -204,14 +220,14 @@ void hc_first_pre(const StepData& step, RowSpace rows, int streams, float* pre, 
 
 void hc_collapse(const StepData& step, RowSpace rows, HcShape shape, Values h, const float* pre, Values x,
                  cudaStream_t stream) {
-  launch_chained(hc_collapse_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step,
-                 rows.count, shape, h, pre, x);
+  launch_chained(hc_collapse_kernel, spread(rows, shape), kThreads, 0, stream, step, rows.count, shape, h,
+                 pre, x);
 }
 
 void hc_expand(const StepData& step, RowSpace rows, HcShape shape, Values y, Values h, const float* post,
                const float* comb, Values expanded, cudaStream_t stream) {
-  launch_chained(hc_expand_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step,
-                 rows.count, shape, y, h, post, comb, expanded);
+  launch_chained(hc_expand_kernel, spread(rows, shape), kThreads, 0, stream, step, rows.count, shape, y, h,
+                 post, comb, expanded);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -10,9 +10,8 @@ namespace deepinfer::backend::cuda {
 
 namespace detail {
 
-// `cluster`: blocks of a cluster, along x; 0: as the kernel says.
 template <class... Parameters, class... Arguments>
-void launch(bool chained, unsigned cluster, void (*kernel)(Parameters...), dim3 grid, int threads,
+void launch(bool chained, int cluster, void (*kernel)(Parameters...), dim3 grid, int threads,
             std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   cudaLaunchConfig_t config = {};
@@ -21,17 +20,18 @@ void launch(bool chained, unsigned cluster, void (*kernel)(Parameters...), dim3 
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
-  unsigned count = 0;
+  config.attrs = attributes;
   if (chained) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute& chain = attributes[config.numAttrs++];
+    chain.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    chain.val.programmaticStreamSerializationAllowed = 1;
   }
   if (cluster > 0) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count++].val.clusterDim = {cluster, 1, 1};
+    cudaLaunchAttribute& together = attributes[config.numAttrs++];
+    together.id = cudaLaunchAttributeClusterDimension;
+    together.val.clusterDim.x = static_cast<unsigned>(cluster);
+    together.val.clusterDim.y = together.val.clusterDim.z = 1;
   }
-  config.attrs = attributes;
-  config.numAttrs = count;
   // What fails is sticky until cudaGetLastError, which the executor calls once a step.
   (void)cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...);
 }
@@ -55,11 +55,11 @@ void launch_chained(void (*kernel)(Parameters...), dim3 grid, int threads, std::
   detail::launch(true, 0, kernel, grid, threads, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }
 
-// The same with clusters of `cluster` blocks; `blocks` is a multiple of it.
+// The same, with blocks in clusters of `cluster` along x, which divides the grid.
 template <class... Parameters, class... Arguments>
-void launch_chained_clusters(void (*kernel)(Parameters...), unsigned cluster, unsigned blocks, int threads,
-                             std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
-  detail::launch(true, cluster, kernel, dim3(blocks), threads, shared_bytes, stream,
+void launch_clusters(void (*kernel)(Parameters...), int cluster, dim3 grid, int threads,
+                     std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  detail::launch(true, cluster, kernel, grid, threads, shared_bytes, stream,
                  std::forward<Arguments>(arguments)...);
 }
 
@@ -69,6 +69,14 @@ __device__ inline void wait_for_inputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Only waits, for kernels that first ask for what is on their way to the next one: the weights that the next kernel takes ahead are
+// many, and what is asked for behind them comes behind them. let_next_start() follows.
+__device__ inline void wait_for_inputs_first() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/common/linear.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "backend/cuda/kernels/common/chunk.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -178,6 +179,7 @@ void launch_few(const StepData& step, RowSpace rows, const LinearParts& parts, V
 struct StreamPlan {
   LinearParts parts;
   StreamShape shape;
+  int most_rows;
   int passes;                       // over the weights, shape.rows rows each
   int first_block[kMostParts + 1];  // of the parts: a block works on one of them
 };
@@ -186,7 +188,7 @@ struct LinearSource {
   static constexpr bool kKnownAhead = true, kOneCode = false;
   const StreamPlan& plan;
   const Values& x;
-  int rows = 0;  // once the inputs are there
+  const std::int32_t* count;  // rows of the step, known once the inputs are there
 
   // Tiles of one part and one group.
   struct Place {
@@ -231,7 +233,8 @@ struct LinearSource {
     segment.tiles = place.tiles;
     segment.k = matrix.k;
     segment.k_padded = matrix.k_padded;
-    segment.rows = max(1, min(plan.shape.rows, rows - place.pass * plan.shape.rows));
+    // Also those that this step does not have: the memory is there, and nobody waits for the count.
+    segment.rows = min(plan.shape.rows, plan.most_rows - place.pass * plan.shape.rows);
     return segment;
   }
   __device__ const __nv_bfloat16* row(const Place& place, int row) const {
@@ -242,15 +245,18 @@ struct LinearSource {
     return from +
            static_cast<std::int64_t>(place.first / (part.weight.tiles() / part.groups)) * part.weight.k;
   }
-  struct Outputs {};
-  __device__ Outputs outputs(const Place&, int) const { return {}; }
-  __device__ void write(const Place& place, Outputs, int tile, const float (&totals)[2][4], int lane) const {
+  struct Outputs {
+    int rows;
+  };
+  __device__ Outputs outputs(const Place&, int) const { return {*count}; }
+  __device__ void write(const Place& place, Outputs outputs, int tile, const float (&totals)[2][4],
+                        int lane) const {
     const LinearPart& part = plan.parts.part[place.part];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = place.pass * plan.shape.rows + stream_row(lane, i);
       const int output = (place.first + tile) * kTileOutputs + stream_output(lane, i);
-      if (stream_row(lane, i) < plan.shape.rows && row < rows && output < part.weight.n)
+      if (stream_row(lane, i) < plan.shape.rows && row < outputs.rows && output < part.weight.n)
         put_value(part.y, static_cast<std::int64_t>(row) * part.y.columns + output, totals[0][i]);
     }
   }
@@ -260,12 +266,11 @@ template <int kWarps>
 __global__ void __launch_bounds__((kWarps + 1) * 32, kWarps == 8 ? 2 : 1)
     linear_stream_kernel(StepData step, int count, __grid_constant__ const StreamPlan plan, Values x) {
   extern __shared__ __align__(16) std::uint8_t shared[];
-  LinearSource source{plan, x};
-  stream_weights<LinearSource, kWarps>(source, plan.shape, shared, [&] {
+  const LinearSource source{plan, x, step.counts + count};
+  stream_weights<LinearSource, kWarps>(source, plan.shape, shared, [] {
     let_next_start();
     wait_for_inputs();
-    source.rows = step.counts[count];
-    return source.rows > 0;
+    return true;
   });
 }
 
@@ -277,6 +282,32 @@ void launch_stream(const StepData& step, RowSpace rows, const StreamPlan& plan, 
   (void)allowed;  // a refusal shows at the launch
   launch_chained(linear_stream_kernel<kWarps>, dim3(static_cast<unsigned>(blocks)), (kWarps + 1) * 32,
                  static_cast<std::size_t>(plan.shape.bytes), stream, step, rows.count, plan, x);
+}
+
+// The least bytes of weights that a block must be given, in whole tiles of one part, so that no more than `blocks` blocks are needed. As many
+// blocks as finish together: a further one would only let others end early. Every part gets a block at least.
+std::int64_t most_bytes_of_block(const LinearParts& parts, int blocks) {
+  const auto needed = [&](std::int64_t most) {
+    std::int64_t total = 0;
+    for (int p = 0; p < parts.count; ++p) {
+      const PackedMatrix& matrix = parts.part[p].weight;
+      const std::int64_t each = most / matrix.tile_bytes();
+      if (each == 0) return std::numeric_limits<std::int64_t>::max();
+      total += (matrix.tiles() + each - 1) / each;
+    }
+    return total;
+  };
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int p = 0; p < parts.count; ++p) {
+    const PackedMatrix& matrix = parts.part[p].weight;
+    for (std::int64_t tiles = 1; tiles <= matrix.tiles() && tiles * matrix.tile_bytes() < least; ++tiles)
+      if (needed(tiles * matrix.tile_bytes()) <= blocks) least = tiles * matrix.tile_bytes();
+  }
+  // More parts than blocks: all of a part to one.
+  if (least == std::numeric_limits<std::int64_t>::max())
+    for (int p = 0; p < parts.count; ++p)
+      least = std::max(p == 0 ? 0 : least, parts.part[p].weight.unit_bytes());
+  return least;
 }
 
 // False: not even one row fits into shared memory.
@@ -297,15 +328,14 @@ bool stream_linear(const StepData& step, RowSpace rows, const LinearParts& parts
       plan.shape = stream_shape(8, k_padded, 1, rows.most, kMostStreamShared);
     if (plan.shape.rows < 1) return false;
   }
-  std::int64_t bytes = 0;
-  for (int p = 0; p < parts.count; ++p)
-    bytes += parts.part[p].weight.unit_bytes();
+  const std::int64_t most = most_bytes_of_block(parts, wanted_blocks);
   for (int p = 0; p < parts.count; ++p) {
     const PackedMatrix& matrix = parts.part[p].weight;
-    const auto share = static_cast<int>((matrix.unit_bytes() * wanted_blocks + bytes / 2) / bytes);
-    plan.first_block[p + 1] = plan.first_block[p] + std::clamp(share, 1, matrix.tiles());
+    const auto tiles_each = static_cast<int>(most / matrix.tile_bytes());
+    plan.first_block[p + 1] = plan.first_block[p] + (matrix.tiles() + tiles_each - 1) / tiles_each;
   }
   const int blocks = plan.first_block[parts.count];
+  plan.most_rows = rows.most;
   plan.passes = (rows.most + plan.shape.rows - 1) / plan.shape.rows;
   if (plan.shape.warps == 8)
     launch_stream<8>(step, rows, plan, blocks, x, stream);

@@ -57,9 +57,8 @@ struct PackedMatrix {
 
   constexpr int tiles() const { return (n + kTileOutputs - 1) / kTileOutputs; }
   constexpr int units_of_tile() const { return k_padded / unit_columns(code); }
-  constexpr std::int64_t unit_bytes() const {
-    return static_cast<std::int64_t>(tiles()) * units_of_tile() * kUnitBytes;
-  }
+  constexpr std::int64_t tile_bytes() const { return std::int64_t{units_of_tile()} * kUnitBytes; }
+  constexpr std::int64_t unit_bytes() const { return tiles() * tile_bytes(); }
   constexpr std::int64_t scale_bytes() const {
     return static_cast<std::int64_t>(tiles()) * units_of_tile() * unit_scale_bytes(code);
   }

@@ -1,10 +1,18 @@
+#include <cooperative_groups.h>
+
+#include <utility>
+
 #include "backend/cuda/kernels/common/device.cuh"
+#include "backend/cuda/kernels/common/eight.cuh"
 #include "backend/cuda/kernels/common/experts.h"
+#include "backend/cuda/kernels/common/hc_site.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
 
 namespace deepinfer::backend::cuda {
 
 namespace {
+
+namespace groups = cooperative_groups;
 
 constexpr int kWarps = 4;  // of a block; one warp a row
 constexpr int kMostChosen = 32;
@@ -39,10 +47,9 @@ __device__ inline bool is_image(const StepData& step, const RowSpace& rows, std:
   return step.image[token_row(step, rows.axis, static_cast<int>(row))] != 0;
 }
 
-// One warp chooses for a row with scores s, of at most 32 kEach experts.
+// One warp chooses for a row with scores s, of at most 32 kEach experts: lane i < top_k gets the i-th choice.
 template <int kEach>
-__device__ void choose(const Gate& gate, const float* s, const float* bias, std::int64_t row, int lane,
-                       std::int32_t* ids, float* weights) {
+__device__ std::int32_t choose(const Gate& gate, const float* s, const float* bias, int lane) {
   constexpr std::uint32_t kTaken = 0;  // below all values
   std::uint32_t values[kEach];
 #pragma unroll
@@ -53,26 +60,29 @@ __device__ void choose(const Gate& gate, const float* s, const float* bias, std:
     // Scores that are no numbers are chosen last, and show in the weights.
     values[i] = exists ? ordered(value > -INFINITY ? value : -3.402823466e38f) : kTaken;
   }
-  std::int32_t chosen = 0;  // lane i: the i-th choice
+  std::int32_t chosen = 0;
   for (int i = 0; i < gate.top_k; ++i) {
-    std::uint32_t best = values[0];
-    int best_expert = lane;
+    // A tree: its steps wait for each other less than those of a scan.
+    std::uint32_t best[kEach];
+    int best_place[kEach];
 #pragma unroll
-    for (int k = 1; k < kEach; ++k) {
-      if (values[k] > best) {
-        best = values[k];
-        best_expert = k * 32 + lane;
-      }
-    }
-    const std::uint32_t highest = __reduce_max_sync(0xffffffffu, best);
-    best_expert = __reduce_min_sync(0xffffffffu, best == highest ? best_expert : kMostExperts);
+    for (int k = 0; k < kEach; ++k)
+      best[k] = values[k], best_place[k] = k;
+#pragma unroll
+    for (int apart = 1; apart < kEach; apart *= 2)
+#pragma unroll
+      for (int k = 0; k + apart < kEach; k += 2 * apart)
+        if (best[k + apart] > best[k]) best[k] = best[k + apart], best_place[k] = best_place[k + apart];
+    const std::uint32_t highest = __reduce_max_sync(0xffffffffu, best[0]);
+    const int best_expert =
+        __reduce_min_sync(0xffffffffu, best[0] == highest ? best_place[0] * 32 + lane : kMostExperts);
     if (lane == i) chosen = best_expert;
       // As a choice of each value, so that values stay in registers.
 #pragma unroll
     for (int k = 0; k < kEach; ++k)
       values[k] = k * 32 + lane == best_expert ? kTaken : values[k];
   }
-  write_weights(gate, s, row, lane, chosen, ids, weights);
+  return chosen;
 }
 
 __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float* s, std::int32_t* ids,
@@ -80,41 +90,142 @@ __global__ void gate_kernel(StepData step, RowSpace rows, Gate gate, const float
   wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (row >= step.counts[rows.count]) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* bias = is_image(step, rows, row) ? gate.image_bias : gate.bias;
-  choose<kMostExperts / 32>(gate, s + row * gate.experts, bias, row, static_cast<int>(threadIdx.x) % 32, ids,
-                            weights);
+  s += row * gate.experts;
+  write_weights(gate, s, row, lane, choose<kMostExperts / 32>(gate, s, bias, lane), ids, weights);
+}
+
+__device__ int passes_of(int pairs) {
+  return (pairs + kPassPairs - 1) / kPassPairs;
+}
+__device__ void put_passes(const Assignment& assignment, int at, int expert, int pairs) {
+  for (int pass = 0; pass < passes_of(pairs); ++pass)
+    assignment.active[at + pass] = expert | pass << kPassShift;
+}
+
+// Few pairs: one block counts and places them. Thread: an expert. The experts that pairs chose lie in shared memory, to a whole four
+// filled up with -1.
+constexpr int kSmallThreads = 512;
+constexpr int kSmallPairs = 128;
+__device__ void assign_pairs(const std::int32_t* chosen, int pairs, int experts,
+                             const Assignment& assignment) {
+  __shared__ int warp_pairs[kSmallThreads / 32], warp_active[kSmallThreads / 32];
+  const int t = static_cast<int>(threadIdx.x), lane = t % 32;
+  const int fours = (pairs + 3) / 4;
+  const auto* const by_four = reinterpret_cast<const int4*>(chosen);
+  int own = 0;
+#pragma unroll 4
+  for (int i = 0; i < fours; ++i) {
+    const int4 four = by_four[i];
+    own += (four.x == t) + (four.y == t) + (four.z == t) + (four.w == t);
+  }
+  int before = own, active = passes_of(own);
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int pairs_below = __shfl_up_sync(0xffffffffu, before, offset);
+    const int active_below = __shfl_up_sync(0xffffffffu, active, offset);
+    if (lane >= offset) {
+      before += pairs_below;
+      active += active_below;
+    }
+  }
+  if (lane == 31) {
+    warp_pairs[t / 32] = before;
+    warp_active[t / 32] = active;
+  }
+  site::barrier(1, kSmallThreads);
+  before -= own;
+  active -= passes_of(own);
+  for (int w = 0; w < t / 32; ++w) {
+    before += warp_pairs[w];
+    active += warp_active[w];
+  }
+  if (t >= experts) return;
+  assignment.first[t] = before;
+  put_passes(assignment, active, t, own);
+  if (t == experts - 1) {
+    assignment.first[experts] = before + own;
+    *assignment.active_count = active + passes_of(own);
+  }
+  if (own == 0) return;
+#pragma unroll 4
+  for (int i = 0; i < fours; ++i) {
+    const int4 four = by_four[i];
+    if (four.x == t) assignment.slots[before++] = 4 * i;
+    if (four.y == t) assignment.slots[before++] = 4 * i + 1;
+    if (four.z == t) assignment.slots[before++] = 4 * i + 2;
+    if (four.w == t) assignment.slots[before++] = 4 * i + 3;
+  }
+}
+
+__device__ void iterate_row(const StepData& step, const RowSpace& rows, const DeferredMix& mix,
+                            std::int64_t row) {
+  if (row >= step.counts[rows.count]) return;
+  float* const at = mix.comb + row * 16;
+  site::Floats<16> comb = site::floats_at<16>(at, true);
+  site::sinkhorn(comb, mix.iterations, mix.eps);
+  if (threadIdx.x % 32 == 0) site::put_matrix(at, comb);
 }
 
 // One block a row: a thread scores an expert or two, the first warp chooses. Biases are there before the inputs; a row is read before
-// the number of rows is known, for rows that the launch covers have memory.
-constexpr int kGateThreads = 512;
-template <int kEach>
-__global__ void __launch_bounds__(kGateThreads)
+// the number of rows is known, for rows that the launch covers have memory. kAssigns: the blocks are a cluster, and the first one
+// assigns the pairs of all. One more warp, if there is one, iterates the row's mix.
+constexpr int kGateThreads = kSmallThreads;
+template <int kEach, bool kAssigns>
+__global__ void __launch_bounds__(kGateThreads + 32)
     fused_gate_kernel(StepData step, RowSpace rows, Gate gate, const float* z, float temperature,
-                      std::int32_t* ids, float* weights) {
-  constexpr int kMost = kEach * 32, kOfThread = kMost / kGateThreads;
-  __shared__ float s[kMost], biases[2][kMost];
+                      std::int32_t* ids, float* weights, Assignment assignment, DeferredMix mix) {
+  constexpr int kMost = kEach * 32, kOfThread = (kMost + kGateThreads - 1) / kGateThreads;
+  __shared__ float s[kOfThread * kGateThreads], biases[2][kMost];
+  __shared__ __align__(16) std::int32_t all_chosen[kAssigns ? kMostAssigningRows * kMostChosen : 1];
   const int thread = static_cast<int>(threadIdx.x);
   for (int e = thread; e < gate.experts; e += kGateThreads) {
     biases[0][e] = gate.bias[e];
     biases[1][e] = gate.image_bias[e];
   }
+  if constexpr (kAssigns) groups::this_cluster().sync();  // all blocks are there
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (thread >= kGateThreads) {
+    if constexpr (kAssigns) {
+      const groups::cluster_group cluster = groups::this_cluster();
+      auto arrived = cluster.barrier_arrive();
+      iterate_row(step, rows, mix, row);
+      cluster.barrier_wait(std::move(arrived));
+    } else {
+      iterate_row(step, rows, mix, row);
+    }
+    return;
+  }
   float own[kOfThread];
 #pragma unroll
   for (int i = 0; i < kOfThread; ++i) {
     const int e = thread + i * kGateThreads;
     own[i] = e < gate.experts ? z[row * gate.experts + e] : 0.0f;
   }
-  if (row >= step.counts[rows.count]) return;
-  const bool chooses = thread < 32;
+  const int count = step.counts[rows.count];
+  if (!kAssigns && row >= count) return;
+  const bool chooses = thread < 32 && row < count;
   const bool image = chooses && is_image(step, rows, row);
 #pragma unroll
   for (int i = 0; i < kOfThread; ++i)
     s[thread + i * kGateThreads] = __fsqrt_rn(softplus_exact(__fdiv_rn(own[i], temperature)));
-  __syncthreads();
-  if (chooses) choose<kEach>(gate, s, biases[image ? 1 : 0], row, thread, ids, weights);
+  site::barrier(1, kGateThreads);
+  std::int32_t chosen = 0;
+  if (chooses) chosen = choose<kEach>(gate, s, biases[image ? 1 : 0], thread);
+  if constexpr (kAssigns) {
+    const groups::cluster_group cluster = groups::this_cluster();
+    if (chooses && thread < gate.top_k)
+      cluster.map_shared_rank(all_chosen, 0)[row * gate.top_k + thread] = chosen;
+    const int pairs = count * gate.top_k;
+    if (row == 0 && thread < 3 && pairs + thread < (pairs + 3) / 4 * 4) all_chosen[pairs + thread] = -1;
+    auto arrived = cluster.barrier_arrive();
+    if (chooses) write_weights(gate, s, row, thread, chosen, ids, weights);
+    cluster.barrier_wait(std::move(arrived));
+    if (row == 0) assign_pairs(all_chosen, pairs, gate.experts, assignment);
+  } else {
+    if (chooses) write_weights(gate, s, row, thread, chosen, ids, weights);
+  }
 }
 
 __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::int32_t* table,
@@ -130,6 +241,47 @@ __global__ void hash_kernel(StepData step, RowSpace rows, Gate gate, const std::
   write_weights(gate, s + row * gate.experts, row, lane, expert, ids, weights);
 }
 
+// The pairs of one expert, found by one warp: found(pair, rank) for each, ascending, by the lane that has it; rank counts from 0.
+// Returns their number. Most groups of pairs have none, so many are read before the first is looked at.
+template <class Found>
+__device__ inline int find_pairs(const std::int32_t* ids, int pairs, int expert, int lane,
+                                 const Found& found) {
+  constexpr int kGroups = 4, kGroup = 4 * 32;  // four pairs a lane
+  int count = 0;
+  for (int first = 0; first < pairs; first += kGroups * kGroup) {
+    int4 chosen[kGroups];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int pair = first + group * kGroup + 4 * lane;
+      const auto at = [&](int i) { return pair + i < pairs ? ids[pair + i] : -1; };
+      if (pair + 3 < pairs && reinterpret_cast<std::uintptr_t>(ids) % 16 == 0)
+        chosen[group] = *reinterpret_cast<const int4*>(ids + pair);
+      else
+        chosen[group] = {at(0), at(1), at(2), at(3)};
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int of[4] = {chosen[group].x, chosen[group].y, chosen[group].z, chosen[group].w};
+      int own = 0;
+#pragma unroll
+      for (const int each : of)
+        own += each == expert ? 1 : 0;
+      if (!__any_sync(0xffffffffu, own != 0)) continue;
+      int up_to = own;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int below = __shfl_up_sync(0xffffffffu, up_to, offset);
+        if (lane >= offset) up_to += below;
+      }
+      int rank = count + up_to - own;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (of[i] == expert) found(first + group * kGroup + 4 * lane + i, rank++);
+      count += __shfl_sync(0xffffffffu, up_to, 31);
+    }
+  }
+  return count;
+}
+
 // One warp an expert.
 __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                              std::int32_t* counts) {
@@ -137,19 +289,8 @@ __global__ void count_kernel(StepData step, int count, const std::int32_t* ids, 
   const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (expert >= experts) return;
-  const int pairs = step.counts[count] * top_k;
-  int mine = 0;
-  for (int first = 0; first < pairs; first += 32)
-    mine += __popc(__ballot_sync(0xffffffffu, first + lane < pairs && ids[first + lane] == expert));
+  const int mine = find_pairs(ids, step.counts[count] * top_k, expert, lane, [](int, int) {});
   if (lane == 0) counts[expert] = mine;
-}
-
-__device__ int passes_of(int pairs) {
-  return (pairs + kPassPairs - 1) / kPassPairs;
-}
-__device__ void put_passes(const Assignment& assignment, int at, int expert, int pairs) {
-  for (int pass = 0; pass < passes_of(pairs); ++pass)
-    assignment.active[at + pass] = expert | pass << kPassShift;
 }
 
 __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
@@ -178,71 +319,18 @@ __global__ void place_kernel(StepData step, int count, const std::int32_t* ids, 
     }
   }
   if (own == 0) return;
-  int next = before;
-  for (int first = 0; first < pairs; first += 32) {
-    const bool mine = first + lane < pairs && ids[first + lane] == expert;
-    const unsigned all = __ballot_sync(0xffffffffu, mine);
-    if (mine) assignment.slots[next + __popc(all & ((1u << lane) - 1))] = first + lane;
-    next += __popc(all);
-  }
+  find_pairs(ids, pairs, expert, lane, [&](int pair, int rank) { assignment.slots[before + rank] = pair; });
 }
 
-// Few pairs: one block does both. Thread: an expert.
-constexpr int kSmallThreads = 512;
-constexpr int kSmallPairs = 1024;
 __global__ void assign_kernel(StepData step, int count, const std::int32_t* ids, int experts, int top_k,
                               Assignment assignment) {
   __shared__ __align__(16) std::int32_t chosen[kSmallPairs];
-  __shared__ int warp_pairs[kSmallThreads / 32], warp_active[kSmallThreads / 32];
   wait_for_inputs();
-  const int pairs = step.counts[count] * top_k, t = static_cast<int>(threadIdx.x), lane = t % 32;
-  const int fours = (pairs + 3) / 4;
-  for (int i = t; i < 4 * fours; i += kSmallThreads)
+  const int pairs = step.counts[count] * top_k;
+  for (int i = static_cast<int>(threadIdx.x); i < (pairs + 3) / 4 * 4; i += kSmallThreads)
     chosen[i] = i < pairs ? ids[i] : -1;
   __syncthreads();
-  const auto* const by_four = reinterpret_cast<const int4*>(chosen);
-  int own = 0;
-#pragma unroll 4
-  for (int i = 0; i < fours; ++i) {
-    const int4 four = by_four[i];
-    own += (four.x == t) + (four.y == t) + (four.z == t) + (four.w == t);
-  }
-  int before = own, active = passes_of(own);
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int pairs_below = __shfl_up_sync(0xffffffffu, before, offset);
-    const int active_below = __shfl_up_sync(0xffffffffu, active, offset);
-    if (lane >= offset) {
-      before += pairs_below;
-      active += active_below;
-    }
-  }
-  if (lane == 31) {
-    warp_pairs[t / 32] = before;
-    warp_active[t / 32] = active;
-  }
-  __syncthreads();
-  before -= own;
-  active -= passes_of(own);
-  for (int w = 0; w < t / 32; ++w) {
-    before += warp_pairs[w];
-    active += warp_active[w];
-  }
-  if (t >= experts) return;
-  assignment.first[t] = before;
-  put_passes(assignment, active, t, own);
-  if (t == experts - 1) {
-    assignment.first[experts] = before + own;
-    *assignment.active_count = active + passes_of(own);
-  }
-  if (own == 0) return;
-#pragma unroll 4
-  for (int i = 0; i < fours; ++i) {
-    const int4 four = by_four[i];
-    if (four.x == t) assignment.slots[before++] = 4 * i;
-    if (four.y == t) assignment.slots[before++] = 4 * i + 1;
-    if (four.z == t) assignment.slots[before++] = 4 * i + 2;
-    if (four.w == t) assignment.slots[before++] = 4 * i + 3;
-  }
+  assign_pairs(chosen, pairs, experts, assignment);
 }
 
 __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit, const float* weights,
@@ -261,20 +349,45 @@ __global__ void swiglu_kernel(StepData step, int count, int vectors, float limit
   }
 }
 
+// The same for bf16 vectors of whole eights: a thread has eight channels.
+constexpr int kEightThreads = 128;
+__global__ void __launch_bounds__(kEightThreads)
+    swiglu_eights_kernel(StepData step, int count, int vectors, float limit, const float* weights, Values g,
+                         Values u, Values t) {
+  wait_for_inputs();
+  const std::int64_t size = g.columns / vectors;
+  const auto vector = static_cast<std::int64_t>(blockIdx.x);
+  if (vector / vectors >= step.counts[count]) return;
+  const std::int64_t c = 8 * (static_cast<std::int64_t>(blockIdx.y) * kEightThreads + threadIdx.x);
+  if (c >= size) return;
+  const Eight gates = eight_at(g, vector * size + c), ups = eight_at(u, vector * size + c);
+  const float weight = weights != nullptr ? weights[vector] : 1.0f;  // a product with 1 is exact
+  float values[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    values[i] =
+        __fmul_rn(__fmul_rn(silu_exact(fminf(gates[i], limit)), fminf(fmaxf(ups[i], -limit), limit)), weight);
+  put_eight(t, vector * size + c, values);
+}
+
+// The places of a row's chosen experts in ascending order of their ids; equal ones, which a router never gives, keep theirs. By one block;
+// a barrier follows.
+__device__ inline void put_in_order(const std::int32_t* ids, int top_k, int* order) {
+  if (static_cast<int>(threadIdx.x) >= top_k) return;
+  const std::int32_t own = ids[threadIdx.x];
+  int place = 0;
+  for (int i = 0; i < top_k; ++i)
+    place += ids[i] < own || (ids[i] == own && i < static_cast<int>(threadIdx.x));
+  order[place] = static_cast<int>(threadIdx.x);
+}
+
 __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
                            Values shared, Values sum) {
   __shared__ int order[kMostChosen];
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
-  if (static_cast<int>(threadIdx.x) < top_k) {
-    const std::int32_t own = ids[row * top_k + threadIdx.x];
-    int place = 0;  // equal ids, which a router never gives, keep their order
-    for (int i = 0; i < top_k; ++i)
-      place +=
-          ids[row * top_k + i] < own || (ids[row * top_k + i] == own && i < static_cast<int>(threadIdx.x));
-    order[place] = static_cast<int>(threadIdx.x);
-  }
+  put_in_order(ids + row * top_k, top_k, order);
   __syncthreads();
   const std::int64_t d = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (d < sum.columns) {
@@ -285,8 +398,39 @@ __global__ void sum_kernel(StepData step, int count, const std::int32_t* ids, in
   }
 }
 
-// The same where rows are few: everything is read at once, and put into order in registers. Rows that the launch covers have memory.
+// The same for bf16 rows of whole eights, top_k at most kFewChosen: a thread has eight channels, of which all rows are on their way at once.
 constexpr int kFewChosen = 8;
+__global__ void __launch_bounds__(kEightThreads)
+    sum_eights_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y, Values shared,
+                      Values sum) {
+  __shared__ int order[kFewChosen];
+  wait_for_inputs();
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  if (row >= step.counts[count]) return;
+  put_in_order(ids + row * top_k, top_k, order);
+  __syncthreads();
+  const std::int64_t d = 8 * (static_cast<std::int64_t>(blockIdx.y) * kEightThreads + threadIdx.x);
+  if (d >= sum.columns) return;
+  Eight chosen[kFewChosen] = {};
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i)
+    if (i < top_k) chosen[i] = eight_at(y, (row * top_k + order[i]) * sum.columns + d);
+  const Eight of_all = eight_at(shared, row * sum.columns + d);
+  float totals[8] = {};
+#pragma unroll
+  for (int i = 0; i < kFewChosen; ++i) {
+    if (i >= top_k) break;
+#pragma unroll
+    for (int c = 0; c < 8; ++c)
+      totals[c] = __fadd_rn(totals[c], chosen[i][c]);
+  }
+#pragma unroll
+  for (int c = 0; c < 8; ++c)
+    totals[c] = __fadd_rn(totals[c], of_all[c]);
+  put_eight(sum, row * sum.columns + d, totals);
+}
+
+// The same where rows are few: everything is read at once, and put into order in registers. Rows that the launch covers have memory.
 constexpr int kFewSumRows = 64;
 __global__ void few_sum_kernel(StepData step, int count, const std::int32_t* ids, int top_k, Values y,
                                Values shared, Values sum) {
@@ -327,10 +471,15 @@ __global__ void few_sum_kernel(StepData step, int count, const std::int32_t* ids
 }  // namespace
 
 void fused_gate(const StepData& step, RowSpace rows, Gate gate, const float* z, float temperature,
-                std::int32_t* ids, float* weights, cudaStream_t stream) {
-  launch_chained(gate.experts <= 512 ? fused_gate_kernel<16> : fused_gate_kernel<kMostExperts / 32>,
-                 dim3(static_cast<unsigned>(rows.most)), kGateThreads, 0, stream, step, rows, gate, z,
-                 temperature, ids, weights);
+                std::int32_t* ids, float* weights, const GateAlso& also, cudaStream_t stream) {
+  const bool assigns = also.assignment != nullptr;
+  const auto kernel = gate.experts > 512 ? fused_gate_kernel<kMostExperts / 32, false>
+                      : gate.experts > 384
+                          ? (assigns ? fused_gate_kernel<16, true> : fused_gate_kernel<16, false>)
+                          : (assigns ? fused_gate_kernel<12, true> : fused_gate_kernel<12, false>);
+  launch_clusters(kernel, assigns ? rows.most : 0, dim3(static_cast<unsigned>(rows.most)),
+                  kGateThreads + (also.mix.comb != nullptr ? 32 : 0), 0, stream, step, rows, gate, z,
+                  temperature, ids, weights, assigns ? *also.assignment : Assignment{}, also.mix);
 }
 
 void router_scores(const StepData& step, RowSpace rows, const float* z, int experts, float temperature,
@@ -367,17 +516,28 @@ void assign_experts(const StepData& step, RowSpace rows, const std::int32_t* ids
 
 void swiglu(const StepData& step, RowSpace rows, int vectors, float limit, const float* weights, Values g,
             Values u, Values t, cudaStream_t stream) {
-  launch_chained(swiglu_kernel,
-                 dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(g.columns / vectors, 256)), 256,
+  const std::int64_t size = g.columns / vectors;
+  if (rows.most > kFewSumRows && size % 8 == 0 && in_eights(g) && in_eights(u) && in_eights(t)) {
+    launch_chained(swiglu_eights_kernel,
+                   dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(size / 8, kEightThreads)),
+                   kEightThreads, 0, stream, step, rows.count, vectors, limit, weights, g, u, t);
+    return;
+  }
+  launch_chained(swiglu_kernel, dim3(static_cast<unsigned>(rows.most * vectors), blocks_for(size, 256)), 256,
                  0, stream, step, rows.count, vectors, limit, weights, g, u, t);
 }
 
 void expert_sum(const StepData& step, RowSpace rows, const std::int32_t* ids, int top_k, Values y,
                 Values shared, Values sum, cudaStream_t stream) {
+  const auto row_count = static_cast<unsigned>(rows.most);
+  if (rows.most > kFewSumRows && top_k <= kFewChosen && in_eights(y) && in_eights(shared) && in_eights(sum)) {
+    launch_chained(sum_eights_kernel, dim3(row_count, blocks_for(sum.columns / 8, kEightThreads)),
+                   kEightThreads, 0, stream, step, rows.count, ids, top_k, y, shared, sum);
+    return;
+  }
   const bool few = rows.most <= kFewSumRows && top_k <= kFewChosen;
-  launch_chained(few ? few_sum_kernel : sum_kernel,
-                 dim3(static_cast<unsigned>(rows.most), blocks_for(sum.columns, 256)), 256, 0, stream, step,
-                 rows.count, ids, top_k, y, shared, sum);
+  launch_chained(few ? few_sum_kernel : sum_kernel, dim3(row_count, blocks_for(sum.columns, 256)), 256, 0,
+                 stream, step, rows.count, ids, top_k, y, shared, sum);
 }
 
 }  // namespace deepinfer::backend::cuda

@@ -23,9 +23,16 @@ struct RowChain {
   RecordShape shape;
 };
 
-// v, y [rows, vectors * size], bf16.
+// The RMS norm of whole rows of another value, on the same rows (attention.md 3.1). Without data: none.
+struct NormBeside {
+  Values x, y;
+  const float* weight = nullptr;  // [columns]
+  float eps = 0;
+};
+
+// v, y [rows, vectors * size], bf16. The norm beside is part of the launch where its rows are short enough.
 void row_chain(const StepData& step, RowSpace rows, const RowChain& chain, Values v, Values y,
-               cudaStream_t stream);
+               const NormBeside& norm, cudaStream_t stream);
 // v [groups, size] bf16, rows on groups: encoded into their blocks.
 void row_chain_to_blocks(const StepData& step, RowSpace rows, const RowChain& chain, Values v, Record record,
                          cudaStream_t stream);

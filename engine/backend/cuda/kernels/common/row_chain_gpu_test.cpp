@@ -35,6 +35,28 @@ const Case kCases[] = {
      .hadamard = true,
      .quantises = true,
      .shape = {RecordCode::kMxfp4, 128, 0, 32, false}},
+    {.name = "short rows in NVFP4",
+     .size = 128,
+     .vectors = 3,
+     .norm = false,
+     .pairs = 16,
+     .hadamard = true,
+     .quantises = true,
+     .shape = {RecordCode::kNvfp4, 128, 0, 16, false}},
+    {.name = "short rows in FP8",
+     .size = 128,
+     .vectors = 5,
+     .norm = false,
+     .pairs = 64,
+     .quantises = true,
+     .shape = {RecordCode::kFp8, 128, 128, 128, false}},
+    {.name = "short rows in FP8 with a tail",
+     .size = 128,
+     .vectors = 5,
+     .norm = false,
+     .quantises = true,
+     .shape = {RecordCode::kFp8, 128, 64, 32, false}},
+    {.name = "short rows", .size = 128, .vectors = 7, .norm = false, .pairs = 6, .hadamard = true},
     {.name = "small heads", .size = 24, .vectors = 3, .weighted = false, .pairs = 4},
     {.name = "index keys", .size = 128, .hadamard = true},
 };
@@ -57,7 +79,8 @@ TEST_P(RowChainTest, GivesTheBitsOfItsParts) {
   const size_t width = static_cast<size_t>(c.size) * static_cast<size_t>(c.vectors);
   const size_t size = arrays.names(RowAxis::kTokens).size() * width;
   Random random{5};
-  std::vector<std::uint16_t> input(size);
+  // Rows past the count are there to be read, not to be written.
+  std::vector<std::uint16_t> input(size + 2 * width);
   for (auto& value : input)
     value = bf16_bits(random.normal());
   std::vector<float> weight(static_cast<size_t>(c.size));
@@ -102,15 +125,58 @@ TEST_P(RowChainTest, GivesTheBitsOfItsParts) {
     last = next();
   }
   const DeviceArray<std::uint16_t> once(size + 2 * width);
-  row_chain(step, rows, chain, values(v), values(once), nullptr);
+  row_chain(step, rows, chain, values(v), values(once), {}, nullptr);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   auto expected = last->host(), got = once.host();
   for (size_t i = size; i < got.size(); ++i)
     ASSERT_EQ(got[i], 0xcdcd) << "a row past the count was written";
   expected.resize(size);
   got.resize(size);
+  input.resize(size);
   EXPECT_EQ(got, expected);
   EXPECT_NE(got, input);
+}
+
+// A norm beside gives the bits of the norm alone and leaves the chain's; 2304 columns are a launch of their own.
+TEST_P(RowChainTest, TakesANormAlong) {
+  const Case& c = GetParam();
+  const StepArrays arrays({{.id = 1, .start = 500, .tokens = 5}}, nullptr, 0, nullptr, 0);
+  const StepData step = arrays.data();
+  const RowSpace rows = arrays.rows(RowAxis::kTokens, 3);
+  constexpr std::size_t kRows = 8;
+  Random random{6};
+  const auto random_rows = [&](std::size_t width) {
+    std::vector<std::uint16_t> bits(kRows * width);
+    for (auto& value : bits)
+      value = bf16_bits(random.normal());
+    return DeviceArray<std::uint16_t>(bits);
+  };
+  const auto width = static_cast<std::size_t>(c.size) * static_cast<std::size_t>(c.vectors);
+  const DeviceArray<std::uint16_t> v = random_rows(width), alone(kRows * width);
+  const DeviceArray<Angle> angles(token_angles(arrays, c.pairs));
+  const auto values = [&](const DeviceArray<std::uint16_t>& array, std::size_t columns) {
+    return Values{array.data(), true, static_cast<std::int64_t>(columns)};
+  };
+  RowChain chain;
+  chain.size = c.size;
+  chain.norm = c.norm;
+  chain.norm_eps = 1e-6f;
+  chain.rotates = true;
+  chain.rotation = {angles.data(), nullptr, c.pairs, false};
+  row_chain(step, rows, chain, values(v, width), values(alone, width), {}, nullptr);
+  for (const std::size_t columns : {24U, 1280U, 2048U, 2304U}) {
+    SCOPED_TRACE(columns);
+    const DeviceArray<std::uint16_t> x = random_rows(columns), expected(kRows * columns);
+    const DeviceArray<float> weight(std::vector<float>(columns, 1.25f));
+    const DeviceArray<std::uint16_t> beside(kRows * columns), chained(kRows * width);
+    rms_norm(step, rows, values(x, columns), weight.data(), 1, 1e-5f, values(expected, columns), nullptr);
+    const NormBeside norm{values(x, columns), values(beside, columns), weight.data(), 1e-5f};
+    row_chain(step, rows, chain, values(v, width), values(chained, width), norm, nullptr);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(beside.host(), expected.host());
+    EXPECT_EQ(chained.host(), alone.host());
+    EXPECT_NE(beside.host(), x.host());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, RowChainTest, ::testing::ValuesIn(kCases), [](const auto& entry) {

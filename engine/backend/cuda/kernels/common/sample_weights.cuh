@@ -29,7 +29,7 @@ __device__ inline float value_of(std::uint32_t order) {
 }
 
 // exp_exact where its result is not normal.
-__device__ __noinline__ float exp_far(float x) {
+__device__ __noinline__ inline float exp_far(float x) {
   return exp_exact(x);
 }
 
@@ -71,7 +71,7 @@ __device__ inline void exp_of_nonpositive(float (&x)[4]) {
   }
 }
 
-__device__ __noinline__ float quotient_of(double difference, double temperature) {
+__device__ __noinline__ inline float quotient_of(double difference, double temperature) {
   return __double2float_rn(__ddiv_rn(difference, temperature));
 }
 

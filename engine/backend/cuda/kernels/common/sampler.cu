@@ -10,6 +10,7 @@
 
 #include "backend/cuda/kernels/common/device.cuh"
 #include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/sample_row.cuh"
 #include "backend/cuda/kernels/common/sample_weights.cuh"
 #include "backend/cuda/kernels/common/sampler.h"
 #include "backend/cuda/kernels/common/shared_memory.cuh"
@@ -25,13 +26,11 @@ constexpr int kThreads = 384;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBlocksEach = 3;       // of a multiprocessor: one computes while another's logits come
 constexpr int kChunk = 128;          // ids of a warp at a time, four a lane
-constexpr int kInFlight = 6;         // chunks that a thread loads into registers at a time
 constexpr int kFetched = 16;         // chunks on their way to shared memory at a time
 constexpr int kBins = 2 * kThreads;  // of a level of the search, two a thread
 constexpr std::size_t kMostShared = 200 * 1024;
 
 constexpr unsigned kAll = 0xffffffffu;
-constexpr int kNoId = 0x7fffffff;
 
 __host__ __device__ constexpr int segment_of(int vocab) {
   constexpr int kSegments = kBlocks * kWarps;
@@ -71,7 +70,6 @@ struct Shared {
   double warp_sums[kWarps];
   double warp_bounds[2][kWarps];
   double found_before;
-  std::uint64_t warp_keys[kWarps];
   std::uint32_t counts[2][kThreads];  // of bins, two a word: one level's while the next one's are cleared
   std::uint32_t found_count;
   int reached[2];  // first bins at whose end the target may be reached, and is
@@ -155,11 +153,11 @@ class Row {
       for (int c = first; c < end; ++c) {
         const int id = id_at(c);
         if (id >= vocab)
-          at(c) = none();
+          at(c) = no_logits();
         else if (whole)
           copy_async(at(c), logits + id);
         else
-          at(c) = four(logits, id, vocab, false);
+          at(c) = four_logits(logits, id, vocab, false);
       }
       std::uint64_t removed = 0;  // four bits a chunk
 #pragma unroll 4
@@ -179,66 +177,6 @@ class Row {
     for (int offset = 16; offset > 0; offset /= 2)
       top = max_or_nan(top, __shfl_xor_sync(kAll, top, offset));
     return top;
-  }
-
-  // Answers a row whose highest logit is all that is asked for, without keeping it: of the highest the lowest id. What is not finite
-  // is above everything.
-  __device__ void answer_highest(const float* logits, int vocab, const std::uint32_t* never,
-                                 Sampled& sampled) {
-    const bool whole = is_whole(logits, vocab);
-    float best = minus_infinity(), value = best;  // `value` as it is, `best` +inf for one that is not finite
-    int best_id = kNoId;
-    for (int c = 0; c < chunks_; c += kInFlight) {
-      float4 loaded[kInFlight];
-      std::uint32_t removed[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int id = id_at(c + i);
-        const bool exists = c + i < chunks_ && id < vocab;
-        loaded[i] = exists ? four(logits, id, vocab, whole) : none();
-        removed[i] = exists ? removed_bits(never, id, vocab) : 0u;
-      }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (removed[i] != 0) remove(loaded[i], removed[i]);
-        if (max_of(loaded[i]) <= best) continue;
-        const float in[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float own = in[j] == in[j] ? in[j] : -minus_infinity();
-          if (own > best) best = own, value = in[j], best_id = id_at(c + i) + j;
-        }
-      }
-    }
-    const std::uint64_t own_key = best_id == kNoId ? 0
-                                                   : static_cast<std::uint64_t>(order_of(best)) << 32 |
-                                                         static_cast<std::uint32_t>(kNoId - best_id);
-    std::uint64_t key = own_key;
-    for (int offset = 16; offset > 0; offset /= 2)
-      key = max(key, __shfl_xor_sync(kAll, key, offset));
-    if (lane_ == 0) shared_.warp_keys[warp_] = key;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int warp = 1; warp < kWarps; ++warp)
-        key = max(key, shared_.warp_keys[warp]);
-      shared_.given = __longlong_as_double(static_cast<long long>(key));
-    }
-    const Gathered blocks = gather();
-    key = 0;
-    for (int block = 0; block < kBlocks; ++block)
-      key = max(key, static_cast<std::uint64_t>(__double_as_longlong(blocks[block])));
-    Sampled answer;
-    if (key == 0) {
-      answer.outcome = SampleOutcome::kNoneLeft;
-      answer.top = minus_infinity();
-      if (rank_ == 0 && threadIdx.x == 0) sampled = answer;
-      return;
-    }
-    if (own_key != key) return;
-    if (best == -minus_infinity()) answer.outcome = SampleOutcome::kNotFinite;
-    answer.id = best_id;
-    answer.logit = answer.top = value;
-    sampled = answer;
   }
 
   // The highest of the row from those of its warps.
@@ -402,37 +340,9 @@ class Row {
  private:
   __device__ float4& at(int chunk) const { return *reinterpret_cast<float4*>(values_ + chunk * kChunk); }
   __device__ int id_at(int chunk) const { return first_ + chunk * kChunk; }
-  __device__ static bool is_whole(const float* logits, int vocab) {
-    return vocab % 4 == 0 && reinterpret_cast<std::uintptr_t>(logits) % 16 == 0;
-  }
   __device__ static void copy_async(float4& to, const float* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&to)), "l"(from)
                  : "memory");
-  }
-  // Which of ids id .. id + 3 are never sampled, a bit each.
-  __device__ static std::uint32_t removed_bits(const std::uint32_t* never, int id, int vocab) {
-    return id < vocab ? never[id / 32] >> (id % 32) & 15u : 0u;
-  }
-  __device__ static void remove(float4& value, std::uint32_t bits) {
-    if (bits & 1u) value.x = minus_infinity();
-    if (bits & 2u) value.y = minus_infinity();
-    if (bits & 4u) value.z = minus_infinity();
-    if (bits & 8u) value.w = minus_infinity();
-  }
-  __device__ static float max_of(const float4& value) {
-    return max_or_nan(max_or_nan(value.x, value.y), max_or_nan(value.z, value.w));
-  }
-  __device__ static float4 none() {
-    return {minus_infinity(), minus_infinity(), minus_infinity(), minus_infinity()};
-  }
-  __device__ static float4 four(const float* logits, int id, int vocab, bool whole) {
-    if (whole) return __ldcs(reinterpret_cast<const float4*>(logits + id));
-    float4 loaded = none();
-    loaded.x = logits[id];
-    if (id + 1 < vocab) loaded.y = logits[id + 1];
-    if (id + 2 < vocab) loaded.z = logits[id + 2];
-    if (id + 3 < vocab) loaded.w = logits[id + 3];
-    return loaded;
   }
 
   // Gives shared.given to all blocks of the cluster; what all of them gave.
@@ -730,30 +640,31 @@ __device__ void answer_row(Row& row, const SampleRow& asked, float warp_top, Sam
   }
 }
 
-// A cluster answers every gridDim / kBlocks-th row.
+// A cluster answers every gridDim / kBlocks-th row, those that the highest logit answers excepted (sampler_highest.cu).
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, kBlocksEach)
     sample_kernel(StepData step, const float* logits, int vocab, const std::uint32_t* never,
                   Sampled* sampled) {
   extern __shared__ float4 dynamic[];
   __shared__ Shared shared;
   wait_for_inputs();
-  const int first = static_cast<int>(blockIdx.x) / kBlocks;
+  const int first = static_cast<int>(blockIdx.x) / kBlocks, stride = static_cast<int>(gridDim.x) / kBlocks;
   const int count = step.counts[kSampleCount];
-  if (first >= count) return;  // as does every block of the cluster
+  bool any = false;
+  for (int index = first + static_cast<int>(threadIdx.x) * stride; index < count; index += kThreads * stride)
+    any = any || !wants_highest(step.samples[index]);
+  if (!__syncthreads_or(any)) return;  // as does every block of the cluster
   // No block may write to another one's memory before that has started.
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   auto* const values = reinterpret_cast<float*>(dynamic);
   Row row(values, vocab, shared);
-  for (int index = first; index < count; index += static_cast<int>(gridDim.x) / kBlocks) {
+  bool together = false;
+  for (int index = first; index < count; index += stride) {
     const SampleRow& asked = step.samples[index];
-    const float* const own = logits + static_cast<std::int64_t>(asked.row) * vocab;
-    const bool highest_only = asked.temperature == 0 && asked.wants_exp_sum == 0;
-    const float warp_top = highest_only ? 0.0f : row.load(own, vocab, never);
-    if (index == first) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-    if (highest_only)
-      row.answer_highest(own, vocab, never, sampled[index]);
-    else
-      answer_row(row, asked, warp_top, sampled[index]);
+    if (wants_highest(asked)) continue;
+    const float warp_top = row.load(logits + static_cast<std::int64_t>(asked.row) * vocab, vocab, never);
+    if (!together) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    together = true;
+    answer_row(row, asked, warp_top, sampled[index]);
   }
 }
 
@@ -764,7 +675,8 @@ bool can_sample(int vocab) {
 }
 
 void sample_rows(const StepData& step, int most, const float* logits, int vocab, const std::uint32_t* never,
-                 Sampled* sampled, cudaStream_t stream) {
+                 RowHighest* highest, Sampled* sampled, cudaStream_t stream) {
+  sample_highest(step, most, logits, vocab, never, highest, sampled, stream);
   const std::size_t shared = shared_bytes(vocab);
   (void)cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared));

@@ -9,6 +9,22 @@ namespace deepinfer::backend::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Columns of a row that one block moves: a few a thread, all on their way at once. A row in one block would be a chain of waits.
+constexpr int kEach = 4;
+constexpr int kColumnsOfBlock = kThreads * kEach;
+
+dim3 spread(const RowSpace& rows, std::int64_t columns) {
+  return {static_cast<unsigned>(rows.most), blocks_for(columns, kColumnsOfBlock)};
+}
+
+// `move` (column) for this block's columns below `columns`.
+template <class Move>
+__device__ inline void for_columns(std::int64_t columns, Move move) {
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kColumnsOfBlock + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (first + i * kThreads < columns) move(first + i * kThreads);
+}
 
 __global__ void embed_kernel(StepData step, PlainMatrix table, Values x) {
   wait_for_inputs();
@@ -16,20 +32,21 @@ __global__ void embed_kernel(StepData step, PlainMatrix table, Values x) {
   if (row >= step.counts[kTokenCount]) return;
   const int given = step.embed_of[row];
   const std::int64_t id = step.ids[row];
-  for (std::int64_t c = threadIdx.x; c < x.columns; c += kThreads)
+  for_columns(x.columns, [&](std::int64_t c) {
     put_value(x, row * x.columns + c,
               given >= 0 ? step.embeds[given * x.columns + c] : plain_value(table, id, c));
+  });
 }
 
 __global__ void broadcast_kernel(StepData step, int count, Values x, int streams, Values h) {
   wait_for_inputs();
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   if (row >= step.counts[count]) return;
-  for (std::int64_t c = threadIdx.x; c < x.columns; c += kThreads) {
+  for_columns(x.columns, [&](std::int64_t c) {
     const float value = value_at(x, row * x.columns + c);
     for (int s = 0; s < streams; ++s)
       put_value(h, (row * streams + s) * x.columns + c, value);
-  }
+  });
 }
 
 __global__ void gather_kernel(StepData step, RowSpace rows, RowAxis from_axis, const std::uint32_t* from,
@@ -41,8 +58,7 @@ __global__ void gather_kernel(StepData step, RowSpace rows, RowAxis from_axis, c
   if (from_axis != rows.axis)
     source = from_axis == RowAxis::kTokens ? token_row(step, rows.axis, static_cast<int>(row))
                                            : step.logit_rows[row];
-  for (int c = threadIdx.x; c < words; c += kThreads)
-    to[row * words + c] = from[source * words + c];
+  for_columns(words, [&](std::int64_t c) { to[row * words + c] = from[source * words + c]; });
 }
 
 constexpr std::int32_t kImageFlag = 1 << 30;  // state::kImageFlag
@@ -61,18 +77,31 @@ __global__ void history_kernel(StepData step, RecordPlace place) {
   }
 }
 
-__global__ void rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors,
-                                float eps, Values y) {
+// Channels of a thread that its registers hold; 0: vectors of any size, read twice.
+template <int kHeld>
+__global__ void __launch_bounds__(kNormThreads)
+    rms_norm_kernel(StepData step, int count, Values x, const float* weight, int vectors, float eps,
+                    Values y) {
   __shared__ double scratch[kNormThreads / 32];
-  wait_for_inputs();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / vectors;
-  if (row >= step.counts[count]) return;
   const std::int64_t size = x.columns / vectors;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * size;
-  const float factor =
-      norm_factor(size, eps, scratch, [&](std::int64_t c) { return value_at(x, first + c); });
-  for (std::int64_t c = threadIdx.x; c < size; c += kNormThreads)
-    put_value(y, first + c, normed(value_at(x, first + c), factor, weight, c));
+  if constexpr (kHeld > 0) {
+    HeldNorm<kHeld> norm;
+    norm.take_weights(weight, size);
+    wait_for_inputs_first();
+    norm.take_values(x, first, size);  // a row that the step does not have is memory all the same
+    const int rows = step.counts[count];
+    let_next_start();
+    if (row < rows) norm.write(y, first, size, eps, scratch);
+  } else {
+    wait_for_inputs();
+    if (row >= step.counts[count]) return;
+    const float factor =
+        norm_factor(size, eps, scratch, [&](std::int64_t c) { return value_at(x, first + c); });
+    for (std::int64_t c = threadIdx.x; c < size; c += kNormThreads)
+      put_value(y, first + c, normed(value_at(x, first + c), factor, weight, c));
+  }
 }
 
 // --- Engram
@@ -211,19 +240,19 @@ __global__ void engram_mix_kernel(StepData step, RowSpace rows, HcShape shape, c
 }  // namespace
 
 void embed(const StepData& step, RowSpace rows, PlainMatrix table, Values x, cudaStream_t stream) {
-  launch_chained(embed_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, table, x);
+  launch_chained(embed_kernel, spread(rows, x.columns), kThreads, 0, stream, step, table, x);
 }
 
 void broadcast_streams(const StepData& step, RowSpace rows, Values x, int streams, Values h,
                        cudaStream_t stream) {
-  launch_chained(broadcast_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step,
-                 rows.count, x, streams, h);
+  launch_chained(broadcast_kernel, spread(rows, x.columns), kThreads, 0, stream, step, rows.count, x, streams,
+                 h);
 }
 
 void gather_rows(const StepData& step, RowSpace rows, RowAxis from_axis, const void* from, void* to,
                  int words, cudaStream_t stream) {
-  launch_chained(gather_kernel, dim3(static_cast<unsigned>(rows.most)), kThreads, 0, stream, step, rows,
-                 from_axis, static_cast<const std::uint32_t*>(from), static_cast<std::uint32_t*>(to), words);
+  launch_chained(gather_kernel, spread(rows, words), kThreads, 0, stream, step, rows, from_axis,
+                 static_cast<const std::uint32_t*>(from), static_cast<std::uint32_t*>(to), words);
 }
 
 void write_history(const StepData& step, int sequences, RecordPlace place, cudaStream_t stream) {
@@ -232,8 +261,12 @@ void write_history(const StepData& step, int sequences, RecordPlace place, cudaS
 
 void rms_norm(const StepData& step, RowSpace rows, Values x, const float* weight, int vectors, float eps,
               Values y, cudaStream_t stream) {
-  launch_chained(rms_norm_kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kNormThreads, 0, stream,
-                 step, rows.count, x, weight, vectors, eps, y);
+  const std::int64_t size = x.columns / vectors;
+  const auto kernel = size <= 8 * kNormThreads    ? rms_norm_kernel<8>
+                      : size <= 24 * kNormThreads ? rms_norm_kernel<24>
+                                                  : rms_norm_kernel<0>;
+  launch_chained(kernel, dim3(static_cast<unsigned>(rows.most * vectors)), kNormThreads, 0, stream, step,
+                 rows.count, x, weight, vectors, eps, y);
 }
 
 void engram_rows(const StepData& step, RowSpace rows, EngramTable table, RecordPlace history,

@@ -171,7 +171,8 @@ struct Shared {
   __device__ std::uint32_t x() const { return base + shape.x_at; }
 };
 
-// Rows of x to shared memory, zeros from k to k_padded.
+// Rows of x to shared memory, zeros from k to k_padded. All pieces are on their way before the first is waited for: read one after
+// the other, eight rows would take longer than the weights.
 template <class Source, int kWarps>
 __device__ void stage_rows(const Source& source, const typename Source::Place& place,
                            const StreamSegment& segment, const Shared& shared) {
@@ -181,18 +182,16 @@ __device__ void stage_rows(const Source& source, const typename Source::Place& p
     const std::uint32_t to = shared.x() + row * shared.shape.x_stride;
     const bool whole = segment.k % 8 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0;
     const int copied = whole ? segment.k : 0;
-    for (int at = thread * 8; at < copied; at += kWarps * 32 * 8) {
-      const uint4 v = *reinterpret_cast<const uint4*>(from + at);
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to + at * 2), "r"(v.x), "r"(v.y),
-                   "r"(v.z), "r"(v.w)
-                   : "memory");
-    }
+    for (int at = thread * 8; at < copied; at += kWarps * 32 * 8)
+      copy_16(to + at * 2, from + at);
     for (int at = copied + thread; at < segment.k_padded; at += kWarps * 32) {
       const std::uint16_t v =
           at < segment.k ? reinterpret_cast<const std::uint16_t*>(from)[at] : std::uint16_t{0};
       asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + at * 2), "h"(v) : "memory");
     }
   }
+  copies_end_group();
+  copies_wait<0>();
 }
 
 // A compute warp's part of a segment. The first slots are on their way before the inputs are waited for and before x is there.

@@ -423,9 +423,9 @@ cudaError_t launch(const LinearManyPlan& plan, const SplitGrid& grid, cudaStream
   static const cudaError_t allowed =
       cudaFuncSetAttribute(linear_split<kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
-  launch_chained_clusters(linear_split<kRows>, static_cast<unsigned>(grid.split),
-                          static_cast<unsigned>(grid.first[plan.count] * grid.split), kSplitThreads, kBytes,
-                          stream, plan, grid);
+  launch_clusters(linear_split<kRows>, grid.split,
+                  dim3(static_cast<unsigned>(grid.first[plan.count] * grid.split)), kSplitThreads, kBytes,
+                  stream, plan, grid);
   return cudaGetLastError();
 }
 
