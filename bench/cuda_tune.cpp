@@ -171,9 +171,9 @@ Result<void> time_tilings(CudaSteps& steps, const Options& options, std::vector<
   const int samples = options.samples > 0 ? options.samples : kSamples;
   for (const int size : {16, 32, 64, 128, 256, 512, 1024, kMostTokens}) {
     std::vector<LinearTiling> tilings = {kChoice, {64, 0}, {128, 0}, {160, 0}, {192, 0}};
-    for (const int row_tile : {16, 32, 64, 128})
+    for (const int row_tile : {16, 32, 64})
       for (const int split : {1, 2, 3, 4, 8})
-        if (size <= 256 && row_tile <= size && row_tile * 2 >= size) tilings.push_back({row_tile, split});
+        if (size <= 256 && row_tile <= size && row_tile * 4 >= size) tilings.push_back({row_tile, split});
     double chosen = 0;
     std::string text;
     for (const LinearTiling tiling : tilings) {

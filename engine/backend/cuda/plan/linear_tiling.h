@@ -12,8 +12,8 @@ inline constexpr int kMostSplit = 8;
 // A tile: 128 outputs x row_tile rows.
 struct LinearTiling {
   int row_tile = 0;
-  int split =
-      0;  // blocks that share a tile, a cluster (linear_split.cu); 0: a block has it alone and keeps its sums (linear_many.cu)
+  // Blocks that share a tile, a cluster (linear_split.cu). 0: a block has it alone and keeps its sums (linear_many.cu).
+  int split = 0;
 
   bool operator==(const LinearTiling&) const = default;
 };
@@ -25,9 +25,8 @@ inline constexpr int kLinearRowTiles[] = {16, 32, 64, 128, 160, 192};
 constexpr bool can_tile(const PackedMatrix& weight, LinearTiling tiling) {
   const int rows = tiling.row_tile;
   if (tiling.split == 0) return rows == 64 || rows == 128 || rows == 160 || rows == 192;
-  // 128 rows and bf16 weights leave no room for stages.
   return tiling.split > 0 && tiling.split <= kMostSplit && weight.k_padded % kChunk == 0 &&
-         (rows == 16 || rows == 32 || rows == 64 || (rows == 128 && weight.code != PackedCode::kBf16));
+         (rows == 16 || rows == 32 || rows == 64);
 }
 
 // How many clusters of `split` blocks run at once, a block a multiprocessor. They lie within groups of multiprocessors; as the runtime says

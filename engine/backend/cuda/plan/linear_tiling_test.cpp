@@ -39,14 +39,13 @@ TEST(LinearTiling, IsOneThatAKernelHas) {
 }
 
 TEST(LinearTiling, WhatKernelsHave) {
-  const PackedMatrix bf16 = matrix(PackedCode::kBf16, 128, 256), fp8 = matrix(PackedCode::kFp8, 128, 256);
+  const PackedMatrix fp8 = matrix(PackedCode::kFp8, 128, 256);
   EXPECT_TRUE(can_tile(fp8, {192, 0}));
   EXPECT_FALSE(can_tile(fp8, {192, 1}));
   EXPECT_FALSE(can_tile(fp8, {32, 0}));
-  EXPECT_TRUE(can_tile(fp8, {128, kMostSplit}));
-  EXPECT_FALSE(can_tile(fp8, {128, kMostSplit + 1}));
-  EXPECT_FALSE(can_tile(bf16, {128, 2}));
-  EXPECT_TRUE(can_tile(bf16, {64, 2}));
+  EXPECT_FALSE(can_tile(fp8, {128, 2}));
+  EXPECT_TRUE(can_tile(fp8, {64, kMostSplit}));
+  EXPECT_FALSE(can_tile(fp8, {64, kMostSplit + 1}));
   EXPECT_FALSE(can_tile(fp8, {}));
   PackedMatrix odd = fp8;
   odd.k_padded = 64;
@@ -57,6 +56,22 @@ TEST(LinearTiling, ClustersLieWithinGroups) {
   EXPECT_EQ(clusters_at_once(1, kProcessors), 132);
   EXPECT_EQ(clusters_at_once(2, kProcessors), 66);
   EXPECT_GE(clusters_at_once(8, 1), 1);
+}
+
+// What was measured: docs/kernels/many_rows.md.
+TEST(LinearTiling, MatricesOfFewOutputsAreSharedWhereRowsAreFew) {
+  const std::vector<PackedMatrix> wo_b = {matrix(PackedCode::kFp8, 5120, 8192)};
+  EXPECT_EQ(choose(wo_b, 16), (LinearTiling{16, 2}));
+  EXPECT_EQ(choose(wo_b, 32), (LinearTiling{32, 2}));
+  EXPECT_EQ(choose(wo_b, 64), (LinearTiling{64, 2}));
+  EXPECT_EQ(choose(wo_b, 128), (LinearTiling{64, 0}));
+  EXPECT_EQ(choose(wo_b, 8192), (LinearTiling{160, 0}));
+  const std::vector<PackedMatrix> wq_a = {matrix(PackedCode::kFp8, 1280, 5120),
+                                          matrix(PackedCode::kFp8, 512, 5120)};
+  EXPECT_EQ(choose(wq_a, 32), (LinearTiling{16, 4}));
+  EXPECT_EQ(choose(wq_a, 128), (LinearTiling{64, 4}));
+  const std::vector<PackedMatrix> wq_b = {matrix(PackedCode::kFp8, 32768, 1280)};
+  EXPECT_EQ(choose(wq_b, 32), (LinearTiling{64, 0}));
 }
 
 }  // namespace

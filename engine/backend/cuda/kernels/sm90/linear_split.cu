@@ -45,7 +45,7 @@ struct SplitLayout {
   static constexpr int kStages = kFitting < kMostStages ? kFitting : kMostStages;
   static constexpr int kLaneBytes = kStages * kStageBytes + kLaneOther;
   static constexpr int kBytes = 1024 + kLanes * kLaneBytes + kSumBytes;
-  static constexpr bool kFits = kStages >= 3;  // one multiplies, one is decoded, one waits to be freed
+  static_assert(kStages >= 3);  // one multiplies, one is decoded, one waits to be freed
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -237,7 +237,7 @@ struct Turn {
 template <PackedCode kCode, int kRows>
 struct MultiplyChunks {
   using Layout = SplitLayout<kCode, kRows>;
-  static constexpr int kSteps = kRows <= 64 ? 4 : 2;           // k16 steps decoded while as many multiply
+  static constexpr int kSteps = 4;                             // k16 steps decoded while as many multiply
   static constexpr int kGroups = kStageColumns / 16 / kSteps;  // of a stage
   static constexpr int kPieces = kRows / 8;                    // 16-byte pieces of a thread's sum
 
@@ -363,39 +363,37 @@ template <PackedCode kCode, int kRows>
 __device__ __forceinline__ void multiply_part(const LinearManyPlan& plan, const SplitGrid& grid, int part,
                                               std::uint8_t* shared) {
   using Layout = SplitLayout<kCode, kRows>;
-  if constexpr (Layout::kFits) {
-    const LinearMany& linear = plan.parts[part];
-    const int cluster = blockIdx.x / grid.split, block = blockIdx.x % grid.split;
-    const std::uint32_t base = (shared_address(shared) + 1023u) & ~1023u;
-    const auto ring_of = [&](int lane) { return Ring<Layout>(base + lane * Layout::kLaneBytes); };
-    if (threadIdx.x == 0) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const auto ring = ring_of(lane);
-        for (int warp = 0; warp < kTileSlots; ++warp)
-          barrier_init(ring.extra() + 8 * warp, lane == 0 ? 1 : 32);
-        ring.initialise(1);
-      }
-    }
-    __syncthreads();
-    cluster_arrive();
-    if (threadIdx.x >= kFillers) {
-      give_registers<32>();
-      const int lane = (threadIdx.x - kFillers) / 32;
-      if (lane < kLanes && threadIdx.x % 32 == 0)
-        fill<kCode, kRows>(linear, grid, part, cluster, plan.x_map, plan.unit_map[part], ring_of(lane), block,
-                           lane);
-      else
-        wait_for_inputs();
-    } else {
-      take_registers<112>();
-      const int lane = threadIdx.x / kLaneThreads, warp = threadIdx.x / 32 % kTileSlots;
+  const LinearMany& linear = plan.parts[part];
+  const int cluster = blockIdx.x / grid.split, block = blockIdx.x % grid.split;
+  const std::uint32_t base = (shared_address(shared) + 1023u) & ~1023u;
+  const auto ring_of = [&](int lane) { return Ring<Layout>(base + lane * Layout::kLaneBytes); };
+  if (threadIdx.x == 0) {
+    for (int lane = 0; lane < kLanes; ++lane) {
       const auto ring = ring_of(lane);
-      Turn turn;
-      turn.sum = base + kLanes * Layout::kLaneBytes + warp * (kRows / 8 * 512) + threadIdx.x % 32 * 16;
-      turn.here[0] = ring_of(0).extra() + 8 * warp;
-      turn.here[1] = ring_of(1).extra() + 8 * warp;
-      MultiplyChunks<kCode, kRows>::run(linear, grid, part, cluster, ring, turn, block, lane);
+      for (int warp = 0; warp < kTileSlots; ++warp)
+        barrier_init(ring.extra() + 8 * warp, lane == 0 ? 1 : 32);
+      ring.initialise(1);
     }
+  }
+  __syncthreads();
+  cluster_arrive();
+  if (threadIdx.x >= kFillers) {
+    give_registers<32>();
+    const int lane = (threadIdx.x - kFillers) / 32;
+    if (lane < kLanes && threadIdx.x % 32 == 0)
+      fill<kCode, kRows>(linear, grid, part, cluster, plan.x_map, plan.unit_map[part], ring_of(lane), block,
+                         lane);
+    else
+      wait_for_inputs();
+  } else {
+    take_registers<112>();
+    const int lane = threadIdx.x / kLaneThreads, warp = threadIdx.x / 32 % kTileSlots;
+    const auto ring = ring_of(lane);
+    Turn turn;
+    turn.sum = base + kLanes * Layout::kLaneBytes + warp * (kRows / 8 * 512) + threadIdx.x % 32 * 16;
+    turn.here[0] = ring_of(0).extra() + 8 * warp;
+    turn.here[1] = ring_of(1).extra() + 8 * warp;
+    MultiplyChunks<kCode, kRows>::run(linear, grid, part, cluster, ring, turn, block, lane);
   }
 }
 
@@ -417,16 +415,11 @@ __global__ void __launch_bounds__(kSplitThreads, 1)
 #endif
 }
 
-template <PackedCode kCode, int kRows>
-constexpr int bytes_of() {
-  using Layout = SplitLayout<kCode, kRows>;
-  return Layout::kFits ? Layout::kBytes : 0;
-}
-
 template <int kRows>
 cudaError_t launch(const LinearManyPlan& plan, const SplitGrid& grid, cudaStream_t stream) {
-  constexpr int kBytes = std::max({bytes_of<PackedCode::kBf16, kRows>(), bytes_of<PackedCode::kFp8, kRows>(),
-                                   bytes_of<PackedCode::kFp4, kRows>()});
+  constexpr int kBytes =
+      std::max({SplitLayout<PackedCode::kBf16, kRows>::kBytes, SplitLayout<PackedCode::kFp8, kRows>::kBytes,
+                SplitLayout<PackedCode::kFp4, kRows>::kBytes});
   static const cudaError_t allowed =
       cudaFuncSetAttribute(linear_split<kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
@@ -461,7 +454,6 @@ cudaError_t launch_linear_split(const LinearManyPlan& plan, int split, int rows,
     case 16: return launch<16>(plan, grid, stream);
     case 32: return launch<32>(plan, grid, stream);
     case 64: return launch<64>(plan, grid, stream);
-    case 128: return launch<128>(plan, grid, stream);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -297,10 +297,9 @@ TEST(LinearMany, EqualsThePortableKernelAndTheSum) {
 TEST(LinearMany, EverySplitEqualsThePortableKernelAndTheSum) {
   NEED_HOPPER();
   for (const PackedCode code : {PackedCode::kBf16, PackedCode::kFp8, PackedCode::kFp4})
-    for (const int row_tile : {16, 32, 64, 128})
+    for (const int row_tile : {16, 32, 64})
       for (int split = 1; split <= kMostSplit; ++split) {
         const LinearTiling tiling{row_tile, split};
-        if (!can_tile(random_weights(code, 16, 8, 1).shape, tiling)) continue;
         for (const LinearCase& c : linear_cases(code))
           check_linear(c, tiling);
         if (split % 4 == 2) check_linear({code, 1100, 600, 1, 300, 7, true}, tiling);
